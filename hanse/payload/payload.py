@@ -133,7 +133,7 @@ class Payload:
     @cached_property
     def size(self) -> int:
         """Bytes of the image."""
-        return self._known_size if self._known_size is not None else image_size(self.header, _body(self.header))
+        return len(self._image) if self._image is not None else image_size(self.header, _body(self.header))
 
     @cached_property
     def digest(self) -> bytes:
