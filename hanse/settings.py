@@ -1,0 +1,134 @@
+"""Reading configuration that people write: durations (`10m`), sizes (`200MB`), files whose every key counts."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from hanse.errors import OperatorError
+
+__all__ = ["Duration", "Settings", "Size", "explain", "load_yaml", "parse_duration", "parse_size", "validate"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_BYTES = {
+    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+
+
+def parse_duration(value: object) -> timedelta:
+    """Read `30s`, `10m`, `1h30m`, `2d`.
+
+    Raises:
+        ValueError: anything else; a bare number is refused, since nobody can see its unit.
+    """
+    if isinstance(value, timedelta):
+        return value
+    text = str(value).strip()
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"'{value}' is not a duration; write it with a unit, for instance 30s, 10m or 1h30m")
+    return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest exact form that `parse_duration` reads."""
+    seconds = value.total_seconds()
+    for unit in ("d", "h", "m", "s"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{int(seconds / _SECONDS[unit])}{unit}"
+    return f"{seconds * 1000:g}ms"
+
+
+def parse_size(value: object) -> int:
+    """Read `200MB`, `4GiB`.
+
+    Raises:
+        ValueError: anything else; a bare number is refused, since nobody can see its unit.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"'{value}' is not a size; write it with a unit, for instance 200MB or 4GiB")
+    match = _SIZE.fullmatch(str(value).strip())
+    if not match:
+        raise ValueError(f"'{value}' is not a size; write it with a unit, for instance 200MB or 4GiB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+Duration = Annotated[
+    timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str, when_used="json")
+]
+Size = Annotated[
+    int, BeforeValidator(parse_size), PlainSerializer(lambda n: f"{n}B", return_type=str, when_used="json")
+]
+
+
+class Settings(BaseModel):
+    """Base of every model that is read from a file: frozen, and unknown keys are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_yaml(model: type[Model], path: Path) -> Model:
+    """Read a YAML file into a settings model.
+
+    Raises:
+        OperatorError: the file cannot be read, is not YAML, or has a wrong or unknown key. The sentence names
+            file, key and value.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"cannot read {path}: {error}", remedy="Check the path and its permissions.") from error
+    except yaml.YAMLError as error:
+        raise OperatorError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise OperatorError(f"{path} must hold a mapping of keys to values, not {type(document).__name__}.")
+    return validate(model, document, source=str(path))
+
+
+def validate(model: type[Model], document: dict[str, Any], *, source: str) -> Model:
+    """Check a document against a settings model.
+
+    Raises:
+        OperatorError: a wrong or unknown key; the sentence names `source`, key and value.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise OperatorError(f"{source}: {explain(error, model)}", code="INVALID_CONFIGURATION") from None
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """A pydantic error as sentences: key, what is wrong, the value that was given, and the known keys."""
+    sentences = []
+    for item in error.errors(include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or "(the whole)"
+        if item["type"] == "extra_forbidden":
+            known = _keys_at(model, item["loc"][:-1])
+            sentences.append(f"unknown key '{key}'" + (f" (known here: {', '.join(known)})" if known else ""))
+        elif item["type"] == "missing":
+            sentences.append(f"key '{key}' is missing")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            given = repr(item["input"])
+            sentences.append(f"{key}: {message} (given: {given[:80]})")
+    return "; ".join(sentences) + "."
+
+
+def _keys_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        if model is None or not isinstance(part, str) or part not in model.model_fields:
+            return []
+        annotation = model.model_fields[part].annotation
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return sorted(model.model_fields) if model else []
