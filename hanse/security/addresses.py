@@ -68,7 +68,9 @@ def check_host(host: str) -> str:
 
 
 def ip_address(host: str) -> IPAddress | None:
-    """The IP address that `host` writes, or None for a name."""
+    """The IP address that `host` writes, or None for a name. Zones (`fe80::1%eth0`) mean nothing elsewhere."""
+    if "%" in host:
+        return None
     try:
         return ipaddress.ip_address(host)
     except ValueError:

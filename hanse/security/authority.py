@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hanse.errors import Conflict, OperatorError
+from hanse.security.addresses import check_host
 from hanse.security.certificates import (
     CURVES,
     certificate_builder,
@@ -197,7 +198,8 @@ class Authority:
     ) -> x509.Certificate:
         serves = identity.kind is IdentityKind.SERVICE
         now = now or datetime.now(UTC)
-        lifetime = lifetime or (SERVICE_LIFETIME if serves else NODE_LIFETIME)
+        if lifetime is None:
+            lifetime = SERVICE_LIFETIME if serves else NODE_LIFETIME
         if lifetime <= timedelta(0):
             raise OperatorError(
                 f"A certificate for {identity} cannot live for {lifetime}.",
@@ -214,7 +216,8 @@ class Authority:
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if serves:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-            names += [general_name(host) for host in dict.fromkeys((internal_name(identity.name), *hosts))]
+            served = dict.fromkeys(map(check_host, (internal_name(identity.name), *hosts)))
+            names += map(general_name, served)
         builder = certificate_builder(
             subject=identity.name,
             issuer=self.certificate.subject,
