@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from hanse.errors import Reason, RejectedContribution
-from hanse.payload import Payload
+
+if TYPE_CHECKING:
+    from hanse.payload import Payload
 
 __all__ = [
     "Aggregation",

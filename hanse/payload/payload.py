@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from hanse.errors import InvalidPayload
+from hanse.payload.header import (
+    ALIGNMENT,
+    IMAGE_VERSION,
+    ITEM_BYTES,
+    MAGIC,
+    PREFIX,
+    check_header,
+    field_of,
+    image_size,
+    placed,
+    read_header,
+)
 from hanse.v1 import payload_pb2
-
-MAGIC = b"HNSP"
-IMAGE_VERSION = 1
-PREFIX = struct.Struct("<4sB3xII")
-ALIGNMENT = 64
-MAX_HEADER_BYTES = 1_000_000
-MAX_ARRAYS = 65_536
-MAX_DIMENSIONS = 8
-MAX_NAME = 255
-DIGEST_BYTES = 32
-DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
 class Sink(Protocol):
@@ -68,10 +68,10 @@ class Payload:
         """
         plain: dict[str, NDArray[Any]] = {}
         header = payload_pb2.PayloadHeader(references=references)
-        getattr(header, _field_of(kind)).CopyFrom(kind)
+        getattr(header, field_of(kind)).CopyFrom(kind)
         for name, array in (arrays or {}).items():
             stored = np.asarray(array, order="C")
-            if stored.dtype.name not in DTYPES:
+            if stored.dtype.name not in ITEM_BYTES:
                 raise InvalidPayload(f"array '{name}' has dtype {stored.dtype}, which has no raw form.")
             stored = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
             plain[name] = stored
@@ -82,7 +82,7 @@ class Payload:
                 encoding=payload_pb2.ENCODING_RAW,
                 nbytes=stored.nbytes,
             )
-        _check_header(header)
+        check_header(header)
         return cls(header, plain)
 
     @classmethod
@@ -100,7 +100,7 @@ class Payload:
                 remedy="It was cut or altered on the way; send it again.",
             )
         arrays: dict[str, NDArray[Any]] = {}
-        for spec, start in _placed(header, body):
+        for spec, start in placed(header, body):
             dtype = np.dtype(spec.dtype).newbyteorder("<")
             flat = np.frombuffer(view, dtype=dtype, count=spec.nbytes // dtype.itemsize, offset=start)
             arrays[spec.name] = flat.reshape(tuple(spec.shape))
@@ -145,6 +145,11 @@ class Payload:
             hasher.update(part)
         return hasher.digest()
 
+    @property
+    def mapped(self) -> memoryview | None:
+        """The whole image where it lies in one piece (a decoded or mapped payload); None for one built of arrays."""
+        return self._image
+
     def parts(self) -> Iterator[bytes | memoryview]:
         """The image, piece by piece, without building it in memory."""
         if self._image is not None:
@@ -180,101 +185,5 @@ class Payload:
         return f"Payload({self.kind}, {len(self.arrays)} arrays, {self.size} bytes)"
 
 
-def read_header(view: memoryview | bytes) -> tuple[payload_pb2.PayloadHeader, int]:
-    """Parse and check the header at the start of an image; return it and where the arrays begin.
-
-    Needs only the first `MAX_HEADER_BYTES + PREFIX.size` bytes, so a receiver can judge a payload by its
-    first chunk.
-
-    Raises:
-        InvalidPayload: not an image, an unknown version, or a header that contradicts itself.
-    """
-    if len(view) < PREFIX.size:
-        raise InvalidPayload(f"{len(view)} bytes are too short for a payload.")
-    magic, version, length, zero = PREFIX.unpack_from(view)
-    if magic != MAGIC:
-        raise InvalidPayload(f"these bytes are not a Hanse payload (they begin with {bytes(magic)!r}).")
-    if version != IMAGE_VERSION or zero != 0:
-        raise InvalidPayload(
-            f"payload image version {version} is not known here (this program knows {IMAGE_VERSION}).",
-            remedy="Update the older of the two programs.",
-        )
-    if length > MAX_HEADER_BYTES:
-        raise InvalidPayload(f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are allowed.")
-    if len(view) < PREFIX.size + length:
-        raise InvalidPayload(f"the header claims {length} bytes, but only {len(view) - PREFIX.size} are there.")
-    header = payload_pb2.PayloadHeader()
-    try:
-        header.ParseFromString(bytes(view[PREFIX.size : PREFIX.size + length]))
-    except DecodeError as error:
-        raise InvalidPayload("the payload's header cannot be parsed.") from error
-    _check_header(header)
-    return header, PREFIX.size + length
-
-
-def image_size(header: payload_pb2.PayloadHeader, body: int) -> int:
-    """Bytes of the image that this (checked) header describes; `body` is where the header ends."""
-    end = body
-    for spec, start in _placed(header, body):
-        end = start + spec.nbytes
-    return end
-
-
-def _placed(header: payload_pb2.PayloadHeader, body: int) -> Iterator[tuple[payload_pb2.ArraySpec, int]]:
-    position = body
-    for spec in header.arrays:
-        position += -position % ALIGNMENT
-        yield spec, position
-        position += spec.nbytes
-
-
 def _body(header: payload_pb2.PayloadHeader) -> int:
     return PREFIX.size + header.ByteSize()
-
-
-def _check_header(header: payload_pb2.PayloadHeader) -> None:
-    if header.WhichOneof("kind") is None:
-        raise InvalidPayload("the payload's header names no kind that this program knows.")
-    if len(header.arrays) > MAX_ARRAYS:
-        raise InvalidPayload(f"the header lists {len(header.arrays)} arrays; at most {MAX_ARRAYS} are allowed.")
-    if any(len(reference) != DIGEST_BYTES for reference in header.references):
-        raise InvalidPayload("a reference of the header is not a SHA-256.")
-    names: set[str] = set()
-    for spec in header.arrays:
-        _check_spec(spec)
-        if spec.name in names:
-            raise InvalidPayload(f"array '{spec.name}' is listed twice.")
-        names.add(spec.name)
-
-
-def _check_spec(spec: payload_pb2.ArraySpec) -> None:
-    if not spec.name or len(spec.name) > MAX_NAME:
-        raise InvalidPayload(f"an array's name must have 1 to {MAX_NAME} characters, not {len(spec.name)}.")
-    if spec.dtype not in DTYPES:
-        raise InvalidPayload(f"array '{spec.name}' has the unknown dtype '{spec.dtype[:40]}'.")
-    if spec.encoding != payload_pb2.ENCODING_RAW:
-        raise InvalidPayload(f"array '{spec.name}' has encoding {spec.encoding}, which is not known here.")
-    if len(spec.shape) > MAX_DIMENSIONS:
-        raise InvalidPayload(f"array '{spec.name}' has {len(spec.shape)} dimensions; at most {MAX_DIMENSIONS}.")
-    expected = np.dtype(spec.dtype).itemsize
-    for length in spec.shape:
-        expected *= length
-    if expected != spec.nbytes:
-        raise InvalidPayload(
-            f"array '{spec.name}' of shape {tuple(spec.shape)} and dtype {spec.dtype} needs {expected} bytes, "
-            f"but its header says {spec.nbytes}."
-        )
-
-
-_KIND_FIELDS = {
-    field.message_type.full_name: field.name
-    for field in payload_pb2.PayloadHeader.DESCRIPTOR.oneofs_by_name["kind"].fields
-    if field.message_type is not None
-}
-
-
-def _field_of(kind: Message) -> str:
-    try:
-        return _KIND_FIELDS[kind.DESCRIPTOR.full_name]
-    except KeyError:
-        raise InvalidPayload(f"{kind.DESCRIPTOR.full_name} is not a payload kind.") from None
