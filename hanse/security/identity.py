@@ -150,8 +150,8 @@ def certificate_identity(certificate: x509.Certificate) -> PeerIdentity:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         match = _URI.fullmatch(uris[0]) if len(uris) == 1 else None
-        if match is None:
-            raise ValueError("not exactly one hanse:// URI")
+        if match is None or certificate.serial_number <= 0:
+            raise ValueError("not exactly one hanse:// URI, or no serial number")
         identity = Identity(IdentityKind(match[1]), match[2])
         return PeerIdentity(
             kind=identity.kind,

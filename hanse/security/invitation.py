@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import secrets
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -93,14 +94,17 @@ class Invitation:
         cls,
         authority: Authority,
         *,
-        invitation_id: str,
         node: str,
         addresses: tuple[Address, ...],
+        invitation_id: str | None = None,
         server_name: str | None = None,
         lifetime: timedelta = DEFAULT_LIFETIME,
         now: datetime | None = None,
     ) -> Self:
-        """Invite `node`. `server_name` defaults to the coordinator's internal name (`internal_name`).
+        """Invite `node`.
+
+        `invitation_id` defaults to a random one; `server_name` to the coordinator's internal name
+        (`internal_name`), while an empty one means the host of the address in use.
 
         Raises:
             OperatorError: a name is invalid, there is no address or more than eight, or `lifetime` is not within
@@ -119,6 +123,7 @@ class Invitation:
                 code="INVALID_LIFETIME",
             )
         now = (now or datetime.now(UTC)).astimezone(UTC)
+        invitation_id = invitation_id or secrets.token_hex(5)
         pair = authority.issue(Identity.bootstrap(invitation_id), lifetime=lifetime + GRACE, now=now)
         key = serialization.load_pem_private_key(pair.key_pem, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)

@@ -162,6 +162,11 @@ def test_fields_that_no_operator_could_have_written_are_refused(invitation):
         assert code(forged.text()) in {"INVITATION_EDITED", "INVITATION_FOREIGN"}
 
 
+def test_each_invitation_has_an_id_of_its_own(authority):
+    ids = {invite(authority, invitation_id=None).invitation_id for _ in range(10)}
+    assert len(ids) == 10
+
+
 def test_what_cannot_be_invited_is_refused_with_the_value(authority):
     with pytest.raises(OperatorError, match="cannot carry 0 addresses"):
         invite(authority, addresses=())

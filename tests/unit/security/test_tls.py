@@ -1,5 +1,8 @@
 import asyncio
 import re
+import socket
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -203,3 +206,50 @@ def test_both_sides_agree_on_pings_and_sizes():
 def test_key_pairs_never_show_their_key(authority):
     pair = node_pair(authority)
     assert not re.search("PRIVATE", repr(pair) + str(pair))
+
+
+def connect_proxy(asked):
+    """An HTTP CONNECT proxy for one connection, as hospitals have them; `asked` gets the request line."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source, sink):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def run():
+        client, _ = server.accept()
+        request = b""
+        while b"\r\n\r\n" not in request:
+            request += client.recv(4096)
+        asked.append(request.split(b"\r\n")[0].decode())
+        host, port = request.split()[1].decode().rsplit(":", 1)
+        with client, socket.create_connection((host, int(port))) as upstream:
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back = threading.Thread(target=pump, args=(upstream, client), daemon=True)
+            back.start()
+            pump(client, upstream)
+            back.join()
+        server.close()
+
+    threading.Thread(target=run, daemon=True).start()
+    return server.getsockname()[1]
+
+
+def test_a_node_reaches_the_coordinator_through_an_http_connect_proxy(serve, authority, coordinator, monkeypatch):
+    port = serve(coordinator.mutual_credentials(authority.certificate_pem))
+    asked = []
+    monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{connect_proxy(asked)}")
+    for variable in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    credentials = channel_credentials(authority.certificate_pem, node_pair(authority))
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials, channel_options()) as channel:
+        assert channel.unary_unary("/test.Echo/WhoAmI")(b"", timeout=20) == b"node ward-3"
+    assert [line.split()[:2] for line in asked] == [["CONNECT", f"127.0.0.1:{port}"]]
+
+
+def test_connections_within_a_machine_can_leave_the_proxy_out(serve, call, authority, coordinator, monkeypatch):
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    port = serve(coordinator.server_only_credentials())
+    assert call(port, authority, None) == "anonymous"
