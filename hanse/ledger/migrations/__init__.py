@@ -1,0 +1,1 @@
+"""The ledger's one linear history of table changes."""

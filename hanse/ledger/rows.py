@@ -1,0 +1,94 @@
+"""How rows are read and written: the common ground of everything that a view or a transaction offers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, Connection, Select, Table, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from hanse.errors import Conflict, NotFound
+from hanse.ledger.records import field_names, from_row, to_columns
+
+R = TypeVar("R")
+
+
+def new_id() -> str:
+    """A name for a row: 12 hex digits of milliseconds and 10 of chance, so that newer sorts after older."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(5)}"
+
+
+class Reads:
+    """Statements that read, on one connection with an open transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @staticmethod
+    def _select(table: Table, record: type[Any]) -> Select[Any]:
+        return select(*(table.c[name] for name in field_names(record)))
+
+    def _all(self, record: type[R], statement: Select[Any], values: Mapping[str, Any] | None = None) -> list[R]:
+        return [from_row(record, row) for row in self._connection.execute(statement, values or {})]
+
+    def _first(self, record: type[R], statement: Select[Any]) -> R | None:
+        row = self._connection.execute(statement).first()
+        return None if row is None else from_row(record, row)
+
+    def _one(self, record: type[R], table: Table, **key: Any) -> R:
+        found = self._first(record, self._select(table, record).where(*_matches(table, key)))
+        if found is None:
+            raise _not_found(table, key)
+        return found
+
+    def _stream(self, record: type[R], statement: Select[Any], batch: int = 500) -> Iterator[R]:
+        with self._connection.execute(statement.execution_options(yield_per=batch)) as rows:
+            for row in rows:
+                yield from_row(record, row)
+
+
+class Writes(Reads):
+    """Statements that write. `now` is the instant of the transaction."""
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        super().__init__(connection)
+        self.now = now
+
+    def _insert(self, table: Table, values: Mapping[str, Any], *, taken: str = "") -> bool:
+        """Insert a row; whether it was new. With `taken`, one that is there already is a Conflict with that sentence.
+
+        A conflict is found without an error of the database, so that the transaction stays usable.
+        """
+        dialect = postgresql if self._connection.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(table).on_conflict_do_nothing()
+        new = self._connection.execute(statement, to_columns(values)).rowcount == 1
+        if taken and not new:
+            raise Conflict(taken)
+        return new
+
+    def _insert_many(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            self._connection.execute(table.insert(), [to_columns(row) for row in rows])
+
+    def _update(self, table: Table, key: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+        if not changes:
+            return
+        statement = update(table).where(*_matches(table, key)).values(to_columns(changes))
+        if self._connection.execute(statement).rowcount == 0:
+            raise _not_found(table, key)
+
+
+def _matches(table: Table, key: Mapping[str, Any]) -> list[Any]:
+    return [_equal(table.c[name], value) for name, value in key.items()]
+
+
+def _equal(column: Column[Any], value: Any) -> Any:
+    return column == value
+
+
+def _not_found(table: Table, key: Mapping[str, Any]) -> NotFound:
+    named = ", ".join(str(value) for value in key.values())
+    return NotFound(f"The ledger knows no {table.name.replace('_', ' ')} {named}.")
