@@ -6,12 +6,14 @@ agent) runs without.
 
 from typing import TYPE_CHECKING, Any
 
+from hanse.payload.chunks import CHUNK, chunks
 from hanse.payload.header import MAX_HEADER_BYTES, image_size, read_header
+from hanse.payload.spool import Spool
 
 if TYPE_CHECKING:
     from hanse.payload.payload import Payload
 
-__all__ = ["MAX_HEADER_BYTES", "Payload", "image_size", "read_header"]
+__all__ = ["CHUNK", "MAX_HEADER_BYTES", "Payload", "Spool", "chunks", "image_size", "read_header"]
 
 
 def __getattr__(name: str) -> Any:

@@ -146,6 +146,11 @@ class Payload:
         return hasher.digest()
 
     @property
+    def digest_known(self) -> bool:
+        """Whether `digest` is at hand without reading the image."""
+        return self._known_digest is not None or "digest" in self.__dict__
+
+    @property
     def mapped(self) -> memoryview | None:
         """The whole image where it lies in one piece (a decoded or mapped payload); None for one built of arrays."""
         return self._image
