@@ -90,7 +90,8 @@ class Softmax:
     def base_margins(self, priors: Float64, mean_target: float) -> Float32:
         """log(prior_k + 1e-6) less their mean."""
         logs: Float64 = np.log(priors + _PRIOR_FLOOR)
-        return (logs - logs.mean()).astype(np.float32)
+        centred: Float64 = logs - logs.mean()
+        return centred.astype(np.float32)
 
     def gradients(self, margins: Float32, labels: Float32, weights: Float32 | None) -> tuple[Float32, Float32]:
         """See the class; float32 [n, K] each."""
