@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,15 @@ from hanse.errors import Conflict, HanseError, NotFound, OperatorError, Owner, P
 from hanse.ledger.chain import canonical_json
 
 BUSY_SECONDS: Final = 10
-WRITING: Final = {"hanse_writing": True}
+_POSTGRESQL: Final = {
+    "prepare_threshold": None,
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "application_name": "hanse",
+}
+_READING: Final = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
 def parse_url(url: str) -> URL:
@@ -59,27 +68,13 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
     """
     if url.get_backend_name() == "sqlite":
         _prepare_file(Path(str(url.database)), create=not read_only)
-        engine = create_engine(
-            url, json_serializer=canonical_json, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
-        )
+        arguments = _unless_in(url, {"timeout": BUSY_SECONDS, "check_same_thread": False})
+        engine = create_engine(url, json_serializer=canonical_json, connect_args=arguments)
         event.listen(engine, "connect", _set_up_sqlite_read_only if read_only else _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
     else:
-        settings = {
-            "connect_timeout": 5,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "application_name": "hanse",
-        }
-        settings = {name: value for name, value in settings.items() if name not in url.query}
+        arguments = _unless_in(url, _POSTGRESQL)
         try:
-            engine = create_engine(
-                url,
-                json_serializer=canonical_json,
-                pool_pre_ping=True,
-                connect_args=settings | {"prepare_threshold": None},
-            )
+            engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=True, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise OperatorError(
                 f"A ledger on PostgreSQL needs the Python package {error.name}, which is not installed.",
@@ -87,6 +82,11 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
             ) from error
     event.listen(engine, "handle_error", _translate)
     return engine
+
+
+def _unless_in(url: URL, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that the URL does not make itself."""
+    return {name: value for name, value in settings.items() if name not in url.query}
 
 
 def _prepare_file(path: Path, *, create: bool) -> None:
@@ -117,9 +117,19 @@ def _set_up_sqlite_read_only(connection: sqlite3.Connection, _record: Any) -> No
     connection.execute("PRAGMA query_only=ON")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    writing = connection.get_execution_options().get("hanse_writing")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+@contextmanager
+def begin(engine: Engine, *, writing: bool) -> Iterator[Connection]:
+    """A transaction: committed at the end of the block, undone if the block raises.
+
+    A transaction that only reads sees one state of the database from its first statement on.
+    """
+    if engine.dialect.name == "sqlite":
+        with engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+            yield connection
+    else:
+        with (engine if writing else engine.execution_options(**_READING)).begin() as connection:
+            yield connection
 
 
 def clock(connection: Connection, own: Callable[[], float]) -> float:

@@ -56,6 +56,15 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
+def _live(words: type[PhaseState] | type[AssignmentState]) -> str:
+    return "state IN ({})".format(", ".join(f"'{word}'" for word in words if not word.ended))
+
+
+# Conditions of partial indexes. SQLite uses such an index only for a query that has its very words.
+LIVE_PHASE = _live(PhaseState)
+LIVE_ASSIGNMENT = _live(AssignmentState)
+
+
 def _need(name: str, kind: Any, *args: Any, **options: Any) -> Column[Any]:
     return Column(name, kind, *args, nullable=False, **options)
 
@@ -217,7 +226,7 @@ phase = Table(
     _one_of("state", PhaseState),
     UniqueConstraint("job", "ordinal", "attempt"),
     # A job is in one phase at a time.
-    Index("uq_phase_open", "job", unique=True, **_where("state IN ('open', 'collecting', 'aggregating')")),
+    Index("uq_phase_open", "job", unique=True, **_where(LIVE_PHASE)),
 )
 
 assignment = Table(
@@ -238,7 +247,7 @@ assignment = Table(
     Column("reason", Json),
     _one_of("state", AssignmentState),
     UniqueConstraint("phase", "node"),
-    Index("ix_assignment_live", "node", **_where("state IN ('pending', 'leased')")),
+    Index("ix_assignment_live", "node", **_where(LIVE_ASSIGNMENT)),
     Index(None, "node", "offered_at"),
 )
 

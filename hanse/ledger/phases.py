@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Integer, func, select
+from sqlalchemy import Integer, func, select, text
 
 from hanse.ledger import models
 from hanse.ledger.records import Assignment, Phase, PhaseTally, field_names, from_row, to_columns
@@ -13,8 +13,8 @@ from hanse.ledger.rows import Reads, Writes, new_id
 from hanse.ledger.states import AssignmentState, PhaseState
 from hanse.method import Audience, Purpose
 
-_LIVE_PHASES = [state.value for state in PhaseState if not state.ended]
-_LIVE_ASSIGNMENTS = [state.value for state in AssignmentState if not state.ended]
+_LIVE_PHASE = text(models.LIVE_PHASE)
+_LIVE_ASSIGNMENT = text(models.LIVE_ASSIGNMENT)
 
 
 class PhaseReads(Reads):
@@ -31,7 +31,7 @@ class PhaseReads(Reads):
     def open_phase(self, job: str) -> Phase | None:
         """The phase that a job is in, or None between phases."""
         table = models.phase
-        return self._first(Phase, self._select(table, Phase).where(table.c.job == job, table.c.state.in_(_LIVE_PHASES)))
+        return self._first(Phase, self._select(table, Phase).where(table.c.job == job, _LIVE_PHASE))
 
     def last_phase(self, job: str) -> Phase | None:
         """The newest phase of a job, open or not."""
@@ -80,7 +80,7 @@ class PhaseReads(Reads):
     def live_assignments(self, *, node: str | None = None) -> list[Assignment]:
         """All assignments that are not over (of a node), in order of node and id."""
         table = models.assignment
-        statement = self._select(table, Assignment).where(table.c.state.in_(_LIVE_ASSIGNMENTS))
+        statement = self._select(table, Assignment).where(_LIVE_ASSIGNMENT)
         if node is not None:
             statement = statement.where(table.c.node == node)
         return self._all(Assignment, statement.order_by(table.c.node, table.c.id))
@@ -177,7 +177,7 @@ class PhaseWrites(PhaseReads, Writes):
     def end_live_assignments(self, phase: str, **changes: Any) -> list[Assignment]:
         """Give all assignments of a phase that are not over a `state` that ends them; return them as they are now."""
         table = models.assignment
-        live = (table.c.phase == phase, table.c.state.in_(_LIVE_ASSIGNMENTS))
+        live = (table.c.phase == phase, _LIVE_ASSIGNMENT)
         columns = [table.c[name] for name in field_names(Assignment)]
         values = to_columns({"ended_at": self.now} | changes)
         statement = table.update().where(*live).values(values).returning(*columns)

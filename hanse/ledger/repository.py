@@ -26,7 +26,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from hanse.errors import Conflict, FencedOut, PlatformError
 from hanse.ledger import models, schema
 from hanse.ledger.artifacts import ArtifactReads, ArtifactWrites
-from hanse.ledger.database import WRITING, clock, open_engine, parse_url
+from hanse.ledger.database import begin, clock, open_engine, parse_url
 from hanse.ledger.events import EventReads, EventWrites
 from hanse.ledger.jobs import JobReads, JobWrites
 from hanse.ledger.nodes import NodeReads, NodeWrites
@@ -56,9 +56,6 @@ class Ledger:
 
     def __init__(self, engine: Engine, name: str, wall_clock: Callable[[], float]) -> None:
         self._engine = engine
-        self._writer = engine.execution_options(**WRITING)
-        reading = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        self._reader = engine if engine.dialect.name == "sqlite" else engine.execution_options(**reading)
         self._clock = wall_clock
         self.name = name
         """The database's URL, without a password."""
@@ -97,7 +94,7 @@ class Ledger:
         Raises:
             PlatformError: the database does not answer, is full or locked.
         """
-        with self._writer.begin() as connection:
+        with begin(self._engine, writing=True) as connection:
             schema.migrate(connection, revision)
 
     def require_schema(self) -> None:
@@ -106,7 +103,7 @@ class Ledger:
         Raises:
             PlatformError: they are not.
         """
-        with self._reader.begin() as connection:
+        with begin(self._engine, writing=False) as connection:
             found = schema.current_revision(connection)
         if found != schema.newest_revision():
             raise PlatformError(
@@ -127,7 +124,7 @@ class Ledger:
             Conflict: another holder's lease has not run out.
         """
         table = models.lease
-        with self._writer.begin() as connection:
+        with begin(self._engine, writing=True) as connection:
             now = clock(connection, self._clock)
             expires_at = None if seconds is None else now + seconds
             current = connection.execute(
@@ -170,7 +167,7 @@ class Ledger:
 
     def _extend_lease(self, epoch: int, seconds: float) -> None:
         table = models.lease
-        with self._writer.begin() as connection:
+        with begin(self._engine, writing=True) as connection:
             _fence(connection, epoch)
             expires_at = clock(connection, self._clock) + seconds
             connection.execute(update(table).where(table.c.name == _LEADER).values(expires_at=expires_at))
@@ -184,7 +181,7 @@ class Ledger:
             FencedOut: `epoch` is not the leader's; nothing is written.
             PlatformError: the database does not answer, is full or locked; nothing is written.
         """
-        with self._writer.begin() as connection:
+        with begin(self._engine, writing=True) as connection:
             _fence(connection, epoch)
             yield Transaction(connection, self._clock())
 
@@ -195,7 +192,7 @@ class Ledger:
         Raises:
             PlatformError: the database does not answer, or has no tables.
         """
-        with self._reader.connect() as connection, connection.begin():
+        with begin(self._engine, writing=False) as connection:
             yield View(connection)
 
 

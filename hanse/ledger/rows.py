@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Select, Table, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hanse.errors import Conflict, NotFound
@@ -29,7 +30,7 @@ class Reads:
 
     @staticmethod
     def _select(table: Table, record: type[Any]) -> Select[Any]:
-        return select(*(table.c[name] for name in field_names(record)))
+        return _columns_of(table, field_names(record))
 
     def _all(self, record: type[R], statement: Select[Any], values: Mapping[str, Any] | None = None) -> list[R]:
         return [from_row(record, row) for row in self._connection.execute(statement, values or {})]
@@ -39,10 +40,11 @@ class Reads:
         return None if row is None else from_row(record, row)
 
     def _one(self, record: type[R], table: Table, **key: Any) -> R:
-        found = self._first(record, self._select(table, record).where(*_matches(table, key)))
-        if found is None:
+        statement = _select_by(table, field_names(record), tuple(key))
+        row = self._connection.execute(statement, {f"key_{name}": value for name, value in key.items()}).first()
+        if row is None:
             raise _not_found(table, key)
-        return found
+        return from_row(record, row)
 
     def _stream(self, record: type[R], statement: Select[Any], batch: int = 500) -> Iterator[R]:
         with self._connection.execute(statement.execution_options(yield_per=batch)) as rows:
@@ -62,8 +64,7 @@ class Writes(Reads):
 
         A conflict is found without an error of the database, so that the transaction stays usable.
         """
-        dialect = postgresql if self._connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(table).on_conflict_do_nothing()
+        statement = _insert_new(table, self._connection.dialect.name)
         new = self._connection.execute(statement, to_columns(values)).rowcount == 1
         if taken and not new:
             raise Conflict(taken)
@@ -76,17 +77,36 @@ class Writes(Reads):
     def _update(self, table: Table, key: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
         if not changes:
             return
-        statement = update(table).where(*_matches(table, key)).values(to_columns(changes))
-        if self._connection.execute(statement).rowcount == 0:
+        statement = _update_by(table, tuple(key), tuple(changes))
+        values = to_columns(changes) | {f"key_{name}": value for name, value in key.items()}
+        if self._connection.execute(statement, values).rowcount == 0:
             raise _not_found(table, key)
 
 
-def _matches(table: Table, key: Mapping[str, Any]) -> list[Any]:
-    return [_equal(table.c[name], value) for name, value in key.items()]
+# The hot statements are built once: what remains for each execution is SQLAlchemy's look-up of the compiled text.
+@cache
+def _columns_of(table: Table, columns: tuple[str, ...]) -> Select[Any]:
+    return select(*(table.c[name] for name in columns))
 
 
-def _equal(column: Column[Any], value: Any) -> Any:
-    return column == value
+@cache
+def _insert_new(table: Table, dialect: str) -> Any:
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return insert(table).on_conflict_do_nothing()
+
+
+@cache
+def _update_by(table: Table, key: tuple[str, ...], changed: tuple[str, ...]) -> Any:
+    return _keyed(update(table), table, key).values({name: bindparam(name) for name in changed})
+
+
+@cache
+def _select_by(table: Table, columns: tuple[str, ...], key: tuple[str, ...]) -> Any:
+    return _keyed(_columns_of(table, columns), table, key)
+
+
+def _keyed(statement: Any, table: Table, key: tuple[str, ...]) -> Any:
+    return statement.where(*(table.c[name] == bindparam(f"key_{name}") for name in key))
 
 
 def _not_found(table: Table, key: Mapping[str, Any]) -> NotFound:
