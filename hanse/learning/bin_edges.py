@@ -81,7 +81,7 @@ class BinEdges:
             raise InvalidPayload("A feature has no bin.")
         if not np.all(np.isfinite(cuts)) or np.any(cuts[offsets[1:] - 1] != FLOAT32_MAX):
             raise InvalidPayload("A feature's cuts are not finite or do not end at the largest float32.")
-        rising = np.diff(cuts) > 0
+        rising = cuts[1:] > cuts[:-1]
         rising[offsets[1:-1] - 1] = True
         if not np.all(rising):
             raise InvalidPayload("A feature's cuts do not ascend.")
