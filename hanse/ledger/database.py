@@ -32,6 +32,9 @@ _POSTGRESQL: Final = {
     "keepalives_count": 3,
     "application_name": "hanse",
 }
+# Of one transaction, because a session's settings do not pass a pooler. A leader that is stopped inside a
+# transaction must not hold the lease row for ever.
+_PATIENCE: Final = "SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '15s'"
 _READING: Final = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
@@ -129,6 +132,8 @@ def begin(engine: Engine, *, writing: bool) -> Iterator[Connection]:
             yield connection
     else:
         with (engine if writing else engine.execution_options(**_READING)).begin() as connection:
+            if writing:
+                connection.exec_driver_sql(_PATIENCE)
             yield connection
 
 
@@ -143,6 +148,7 @@ def clock(connection: Connection, own: Callable[[], float]) -> float:
 _UNAVAILABLE: Final = (
     ("disk is full", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
     ("no space left", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
+    ("lock timeout", "Another program holds the ledger locked.", "End it, or wait.", "LEDGER_BUSY"),
     ("locked", "Another program holds the ledger locked.", "End it, or wait.", "LEDGER_BUSY"),
     ("readonly", "The ledger may not be written.", "Give its file and folder to this user.", "LEDGER_READ_ONLY"),
     ("read-only", "The ledger may not be written.", "Write to the primary database.", "LEDGER_READ_ONLY"),

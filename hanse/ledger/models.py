@@ -24,9 +24,9 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
     UniqueConstraint,
     text,
+    types,
 )
 
 from hanse.ledger.states import ROLES, AssignmentState, Decision, JobState, PhaseState, Trust
@@ -42,6 +42,8 @@ metadata = MetaData(
     }
 )
 
+# Names and ids sort by code point, in every database and as in Python, so that order never depends on a locale.
+Text = types.Text().with_variant(types.Text(collation="C"), "postgresql")
 Digest = String(64)
 BigId = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER counts by itself in SQLite
 Json = JSON(none_as_null=True)

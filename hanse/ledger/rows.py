@@ -92,7 +92,7 @@ def _columns_of(table: Table, columns: tuple[str, ...]) -> Select[Any]:
 @cache
 def _insert_new(table: Table, dialect: str) -> Any:
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return insert(table).on_conflict_do_nothing()
+    return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 @cache
