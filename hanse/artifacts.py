@@ -222,10 +222,13 @@ class LocalStore:
     def sweep(self, *, older_than: timedelta = LEFTOVER_AGE) -> int:
         """Remove what crashes left in `spool/` and nobody touched since; returns how many files."""
         oldest, removed = time.time() - older_than.total_seconds(), 0
-        for file in self._spool.iterdir():
+        for entry in sorted(self._spool.rglob("*"), reverse=True):  # what a folder holds comes before the folder
             with suppress(FileNotFoundError):
-                if file.is_file() and file.stat().st_mtime < oldest:
-                    file.unlink()
+                if entry.is_dir():
+                    with suppress(OSError):  # not empty
+                        entry.rmdir()
+                elif entry.stat().st_mtime < oldest:
+                    entry.unlink()
                     removed += 1
         return removed
 

@@ -67,6 +67,13 @@ class Spool:
         """Whether every byte is there (not yet whether they are the right ones)."""
         return self.size is not None and self.committed == self.size
 
+    def intact(self) -> bool:
+        """Whether the file still holds exactly the committed bytes."""
+        try:
+            return self.path.stat().st_size == self.committed
+        except FileNotFoundError:
+            return self.committed == 0
+
     def append(self, chunk: payload_pb2.PayloadChunk) -> int:
         """Take the next chunk; returns how many bytes are committed now.
 
