@@ -226,7 +226,7 @@ def test_an_upload_that_is_cut_at_random_bytes_arrives_whole_and_is_never_begun_
         assert federation.service.chunk_bytes <= payload.size + federation.proxy.cuts * 2 * CHUNK
         assert federation.proxy.passed < payload.size + federation.proxy.cuts * 2 * MIB
 
-    play(scenario, budget=cutting(seed, 6, 10_000, 4 * MIB))
+    play(scenario, budget=cutting(seed, 6, 10_000, 2 * MIB))
     assert progress[-1] == payload.size
 
 
@@ -253,7 +253,7 @@ def test_a_download_that_is_cut_at_random_bytes_arrives_whole_and_never_asks_for
         assert federation.proxy.passed < payload.size + federation.proxy.cuts * 2 * MIB
         assert not target.with_name("instruction.part").exists()
 
-    play(scenario, budget=cutting(100 + seed, 6, 10_000, 4 * MIB))
+    play(scenario, budget=cutting(100 + seed, 6, 10_000, 2 * MIB))
 
 
 def test_interleaved_uploads_of_different_assignments_are_independent(play, tmp_path):
