@@ -1,0 +1,1 @@
+"""The coordinator: membership, rounds and selection; the only writer of the ledger."""

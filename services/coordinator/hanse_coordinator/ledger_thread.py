@@ -1,0 +1,103 @@
+"""The ledger, from an event loop: one thread does all database work, in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_random_exponential,
+)
+from tenacity.stop import stop_base
+
+from hanse.errors import FencedOut, HanseError, PlatformError
+from hanse.ledger import Ledger, Transaction, View
+from hanse.ledger.chain import Head
+from hanse.logs import logger
+
+__all__ = ["LedgerThread"]
+
+T = TypeVar("T")
+
+
+class LedgerThread:
+    """Runs functions over the ledger in its own thread. The coordinator is the ledger's only writer.
+
+    A write whose database is away for a while is tried again: its function must depend on nothing but the
+    transaction. A write that is fenced out (another coordinator leads) calls `on_fenced` and never succeeds.
+    """
+
+    def __init__(self, ledger: Ledger, epoch: int, *, on_fenced: Callable[[], None] = lambda: None) -> None:
+        self._ledger = ledger
+        self._epoch = epoch
+        self._on_fenced = on_fenced
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        with ledger.read() as view:
+            self.head: Head = view.head()
+
+    async def write(self, work: Callable[[Transaction], T], *, patience: float | None = 5.0) -> T:
+        """Run `work` in one transaction and return what it returns.
+
+        `patience` is how many seconds to go on trying while the database is away; None: for ever.
+
+        Raises:
+            FencedOut: this coordinator no longer leads.
+            PlatformError: the database stayed away.
+            HanseError: what `work` raised; nothing was written.
+        """
+        stop: stop_base = stop_never if patience is None else stop_after_delay(patience)
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(_transient),
+            stop=stop,
+            wait=wait_random_exponential(0.1, max=5),
+            reraise=True,
+            before_sleep=_complain,
+        ):
+            with attempt:
+                return await self._run(lambda: self._write(work))
+        raise AssertionError("unreachable")
+
+    async def read(self, work: Callable[[View], T]) -> T:
+        """Run `work` over a consistent view.
+
+        Raises:
+            PlatformError: the database is away.
+        """
+        return await self._run(lambda: self._read(work))
+
+    def close(self) -> None:
+        """Finish what was asked for and end the thread."""
+        self._thread.shutdown(wait=True)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            with self._ledger.write(self._epoch) as transaction:
+                result = work(transaction)
+                head = transaction.head()
+        except FencedOut:
+            self._on_fenced()
+            raise
+        self.head = head
+        return result
+
+    def _read(self, work: Callable[[View], T]) -> T:
+        with self._ledger.read() as view:
+            return work(view)
+
+
+def _transient(error: BaseException) -> bool:
+    return isinstance(error, PlatformError) and isinstance(error, HanseError) and error.retryable
+
+
+def _complain(state: RetryCallState) -> None:
+    logger().warning("the database is away; trying again", attempt=state.attempt_number)

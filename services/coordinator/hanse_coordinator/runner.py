@@ -1,0 +1,681 @@
+"""One running job: inputs in, transitions looked up, written to the ledger, and only then acted upon.
+
+Everything in memory here mirrors the ledger. A coordinator that dies at any instant is rebuilt from it by
+`JobRunner.start`, and goes on with the same phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from hanse.artifacts import ArtifactStore
+from hanse.errors import Conflict, FencedOut, Forbidden, HanseError, Owner, PlatformError, Reason
+from hanse.jobs import JobSpecification
+from hanse.ledger import Transaction, View, records
+from hanse.ledger.states import AssignmentState, Decision, JobState, PhaseState
+from hanse.logs import logger
+from hanse.rpc import to_proto
+from hanse.v1 import node_pb2, payload_pb2
+from hanse_coordinator import messages, outcomes, planning, writes
+from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, OutcomeReady, PhaseAggregation
+from hanse_coordinator.aggregators import AggregatorPool
+from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
+from hanse_coordinator.ledger_thread import LedgerThread
+from hanse_coordinator.offers import Offers
+from hanse_coordinator.phase import OpenPhase
+from hanse_coordinator.sessions import Session, Sessions
+from hanse_coordinator.settings import CoordinatorSettings
+from hanse_coordinator.states import ASSIGNMENT, JOB, PHASE, AssignmentEvent, Effect, JobEvent, PhaseEvent, step
+
+__all__ = ["JobRunner", "Surroundings"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What every job shares."""
+
+    ledger: LedgerThread
+    store: ArtifactStore
+    sessions: Sessions
+    aggregators: AggregatorPool
+    settings: CoordinatorSettings
+    changed: Callable[[str], None]
+    """Called with a job's id whenever something that a watcher sees has changed."""
+
+    @property
+    def lease(self) -> float:
+        """Seconds that an assignment lives without progress."""
+        return self.settings.lease.total_seconds()
+
+
+class JobRunner:
+    """Drives one job from submission to its end. All changes happen in one task, one input at a time."""
+
+    def __init__(self, around: Surroundings, job: records.Job) -> None:
+        self._around = around
+        self.job = job
+        self.spec = JobSpecification.model_validate_json(job.specification)
+        self.phase: OpenPhase | None = None
+        self.offers = Offers(self.spec, around.sessions)
+        self._aggregation: PhaseAggregation | None = None
+        self._sources: dict[str, payload_pb2.PayloadSource] = {}
+        self._inbox: asyncio.Queue[Input | Acknowledged | OutcomeReady | AggregationFailed] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failed_tries = 0
+        self._log = logger(job=job.id, name=job.name)
+
+    # ---- The task
+    def start(self) -> None:
+        """Begin, or go on from what the ledger says."""
+        self._task = asyncio.create_task(self._run(), name=f"job {self.job.id}")
+
+    async def stop(self) -> None:
+        """Leave the job as it is in the ledger, for the next coordinator."""
+        if self._timer:
+            self._timer.cancel()
+        if self._aggregation:
+            self._aggregation.drop()
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def post(self, item: Input) -> None:
+        """Hand in an input."""
+        self._inbox.put_nowait(item)
+
+    async def _run(self) -> None:
+        try:
+            await self._recover()
+            while not self.job.state.ended:
+                await self._guarded(self._advance)
+                self._arm()
+                self._around.changed(self.job.id)
+                if self.job.state.ended:
+                    break
+                item = await self._inbox.get()
+                await self._guarded(lambda item=item: self._take(item))  # type: ignore[misc]
+        except FencedOut:
+            self._log.warning("another coordinator leads; leaving the job to it")
+        finally:
+            self._refuse_the_rest()
+
+    async def _guarded(self, call: Callable[[], Awaitable[None]]) -> None:
+        """A fault of ours pauses the job with a reason; it never dies in silence."""
+        try:
+            await call()
+        except FencedOut:
+            raise
+        except HanseError as error:
+            self._log.warning("refused", error=str(error))
+        except Exception as error:  # noqa: BLE001 - the job must end in a state that a person can act on
+            self._log.exception("fault in the engine", error=repr(error))
+            fault = PlatformError(
+                f"the coordinator failed at this job: {type(error).__name__}: {error}.",
+                remedy="Its log has the details; resume the job to try again.",
+                code="COORDINATOR_FAULT",
+            )
+            if (self.job.state, JobEvent.STUCK) in JOB:
+                await self._move(JobEvent.STUCK, reason=fault.reason)
+
+    def _refuse_the_rest(self) -> None:
+        while not self._inbox.empty():
+            item = self._inbox.get_nowait()
+            if isinstance(item, Delivered) and not item.recorded.done():
+                item.recorded.set_exception(PlatformError("the coordinator is stopping.", code="STOPPING"))
+            if isinstance(item, Command) and not item.done.done():
+                item.done.set_exception(
+                    Conflict(f"job '{self.job.name}' is {self.job.state.value}.", code="WRONG_STATE")
+                )
+
+    async def _take(self, item: Input | Acknowledged | OutcomeReady | AggregationFailed) -> None:
+        match item:
+            case Wake():
+                pass
+            case Connected():
+                await self._connected(item.session, fresh=item.fresh)
+            case Replied():
+                await self._replied(item)
+            case Delivered():
+                await self._answer(item.recorded, self._delivered(item))
+            case Settled():
+                await self._settled(item)
+            case Command():
+                await self._answer(item.done, self._command(item))
+            case Acknowledged() if item.source is self._aggregation:
+                await self._acknowledged(item)
+            case OutcomeReady() if item.source is self._aggregation:
+                await self._outcome(item)
+            case AggregationFailed() if item.source is self._aggregation:
+                await self._aggregation_failed(item.error)
+
+    async def _answer(self, future: asyncio.Future[T], work: Awaitable[T]) -> None:
+        """Do the work and let whoever asked for it know what came of it."""
+        try:
+            result = await work
+        except HanseError as error:
+            if not future.done():
+                future.set_exception(error)
+            if isinstance(error, FencedOut) and error.code == FencedOut.default_code:
+                raise
+        except BaseException:
+            if not future.done():
+                future.set_exception(PlatformError("the coordinator failed; try again.", code="COORDINATOR_FAULT"))
+            raise
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    # ---- Time
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _arm(self) -> None:
+        """Set the timer to whatever comes next."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        times: list[float | None] = []
+        if self.job.state is JobState.WAITING:
+            times.append(self.offers.next_wake(self._now))
+        if self.phase and not self.phase.record.state.ended and self.phase.record.state is not PhaseState.AGGREGATING:
+            times += [self.phase.deadline, self.phase.next_expiry()]
+        due = min((when for when in times if when is not None), default=None)
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(max(due, self._now) + 0.001, self.post, Wake())
+
+    async def _advance(self) -> None:
+        """Make every transition that time and presence now allow."""
+        if self.job.state is JobState.SUBMITTED:
+            await self._move(JobEvent.OFFER)
+        if self.job.state is JobState.WAITING:
+            if self.offers.ready(self._now):
+                await self._move(JobEvent.START)
+            else:
+                await self._explain_waiting()
+        if self.job.state is JobState.RUNNING and self.phase is not None:
+            if self.phase.record.state is PhaseState.OPEN:
+                await self._try_to_assign(self.phase)
+            elif self.phase.record.state is PhaseState.COLLECTING:
+                await self._lapse(self.phase)
+                await self._close_if_settled(self.phase)
+
+    # ---- Recovery
+    async def _recover(self) -> None:
+        def read(view: View) -> tuple[records.Job, list[records.Participation], records.Phase | None]:
+            return view.job(self.job.id), view.participations(self.job.id), view.open_phase(self.job.id)
+
+        self.job, participants, phase = await self._around.ledger.read(read)
+        self.offers.participants = {item.node: item for item in participants}
+        if self.job.state is JobState.WAITING:
+            await self._perform(Effect.OFFER_JOB)
+        if phase is None:
+            if self.job.state is JobState.RUNNING:
+                await self._proceed()
+            return
+        await self._rebuild(phase)
+
+    async def _rebuild(self, phase: records.Phase) -> None:
+        def read(view: View) -> tuple[list[records.Assignment], list[records.Contribution]]:
+            return view.assignments(phase.id), view.contributions(phase.id, late=False)
+
+        assignments, contributions = await self._around.ledger.read(read)
+        left = (phase.deadline_at or 0) - phase.opened_at
+        self.phase = OpenPhase(phase, assignments, deadline=self._now + max(left, self._around.lease))
+        self.phase.delivered = {item.assignment: item for item in contributions}
+        for item in self.phase.live():
+            self.phase.renew(item.id, self._now + self._around.lease)
+        if self.job.state is JobState.RUNNING:
+            self._begin_aggregation()
+            for session in self._around.sessions:
+                await self._resend(session, fresh=False)
+
+    def _begin_aggregation(self) -> None:
+        """Open the aggregation of the phase and hand over what is there; finish when nothing more comes."""
+        assert self.phase is not None
+        if self.phase.record.state is PhaseState.OPEN:
+            return
+        self._new_aggregation(self.phase.record)
+        assert self._aggregation is not None
+        for item in self.phase.assignments.values():
+            if item.state is AssignmentState.DELIVERED:
+                self._hand_over(item)
+        if self.phase.record.state is PhaseState.AGGREGATING:
+            self._aggregation.finish()
+
+    def _new_aggregation(self, phase: records.Phase | None) -> None:
+        around = self._around
+        if self._aggregation:
+            self._aggregation.drop()
+        state = phase.state_digest if phase else self.job.state_digest
+        self._aggregation = PhaseAggregation(
+            around.aggregators,
+            messages.facts(self.job, self.spec, self.offers.participants.values(), self._continue_from()),
+            messages.phase_description(around.store, phase) if phase else None,
+            bytes.fromhex(state) if state else None,
+            report=self._inbox.put_nowait,
+            patience=around.settings.aggregator_patience.total_seconds(),
+        )
+
+    def _continue_from(self) -> payload_pb2.PayloadSource | None:
+        digest = self.job.continue_from
+        return self._source(digest) if digest else None
+
+    def _hand_over(self, assignment: records.Assignment) -> None:
+        assert self.phase is not None
+        assert self._aggregation is not None
+        digest = bytes.fromhex(self.phase.delivered[assignment.id].digest)
+        self._aggregation.add(assignment.id, assignment.node, digest, unseen=assignment.unseen)
+
+    # ---- The job's transitions
+    async def _move(
+        self, event: JobEvent, *, reason: Reason | None = None, actor: str = "coordinator", why: str = ""
+    ) -> None:
+        transition = step(JOB, self.job.state, event, what=f"job '{self.job.name}'")
+        ending = None
+        if Effect.END_PHASE in transition.effects:
+            ending = PhaseEvent.STOP
+        elif Effect.SUSPEND_PHASE in transition.effects:
+            ending = PhaseEvent.SUSPEND
+        phase = self.phase
+        phase_step = step(PHASE, phase.record.state, ending, what="the phase") if phase and ending else None
+
+        def work(tx: Transaction) -> tuple[records.Job, list[records.Assignment]]:
+            withdrawn: list[records.Assignment] = []
+            if phase and phase_step and phase_step.state.ended:
+                withdrawn = writes.write_phase_end(tx, phase.record, phase_step.state, reason)
+            body = {"why": why} if why else None
+            job = writes.write_job(tx, self.job, transition.state, actor=actor, reason=reason, body=body)
+            return job, withdrawn
+
+        self.job, withdrawn = await self._around.ledger.write(work, patience=None)
+        self._log.info("job", state=self.job.state.value, reason=reason.sentence if reason else None)
+        if phase and phase_step:
+            if phase_step.state.ended:
+                self._tell_withdrawn(withdrawn, reason)
+                self.phase = None
+            if self._aggregation:
+                self._aggregation.drop()
+                self._aggregation = None
+        elif ending and self._aggregation:
+            self._aggregation.drop()
+            self._aggregation = None
+        for effect in transition.effects:
+            await self._perform(effect)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Effect.OFFER_JOB:
+                for session in self._around.sessions:
+                    await self._offer(session, fresh=True)
+            case Effect.PROCEED:
+                await self._proceed()
+            case Effect.TELL_NODES:
+                ended = node_pb2.JobEnded(job=self.job.id, state=self.job.state.value)
+                for session in self._around.sessions:
+                    if session.node in self.offers.participants:
+                        session.send(job_ended=ended)
+            case _:
+                pass  # written with the transition itself
+
+    async def _proceed(self) -> None:
+        """Begin the job, or go on where it was stopped."""
+        self._failed_tries = 0
+        if self.phase is not None:
+            self._begin_aggregation()
+            return
+        last = await self._around.ledger.read(lambda view: view.last_phase(self.job.id))
+        if last is None or last.state is PhaseState.CLOSED:
+            self._new_aggregation(None)
+            assert self._aggregation is not None
+            self._aggregation.finish()
+            return
+        await self._open(planning.again(last, self._deadline))
+
+    @property
+    def _deadline(self) -> float:
+        return self.spec.selection.deadline.total_seconds()
+
+    async def _command(self, item: Command) -> None:
+        said = f": {item.why}" if item.why else "."
+        code, remedy = {
+            JobEvent.PAUSE: ("PAUSED_BY_OPERATOR", f"Go on with `hanse job resume {self.job.name}`."),
+            JobEvent.CANCEL: ("CANCELLED_BY_OPERATOR", ""),
+        }.get(item.event, ("", ""))
+        reason = None
+        if code:
+            verb = "paused" if item.event is JobEvent.PAUSE else "cancelled"
+            reason = Reason(
+                code=code, sentence=f"{item.actor} {verb} the job{said}", owner=Owner.OPERATOR, remedy=remedy
+            )
+        await self._move(item.event, reason=reason, actor=item.actor, why=item.why)
+
+    async def _explain_waiting(self) -> None:
+        reason = self.offers.waiting_for()
+        if reason != self.job.reason:
+            await self._around.ledger.write(lambda tx: tx.update_job(self.job.id, reason=reason), patience=None)
+            self.job = replace(self.job, reason=reason)
+
+    # ---- Nodes
+    async def _connected(self, session: Session, *, fresh: bool) -> None:
+        await self._offer(session, fresh=fresh)
+        await self._resend(session, fresh=fresh)
+
+    async def _offer(self, session: Session, *, fresh: bool) -> None:
+        if self.job.state not in {JobState.WAITING, JobState.RUNNING}:
+            return
+        if not self.offers.should_offer(session, fresh=fresh):
+            return
+        await self._participate(session.node, Decision.OFFERED, None)
+        self.offers.offered(session.node, self._now)
+        unseen = self.offers.unseen(session.node)
+        session.send(offer=node_pb2.Offer(job=messages.job_description(self.job, self.spec, unseen=unseen)))
+
+    async def _replied(self, item: Replied) -> None:
+        if item.node in self.offers.participants:
+            await self._participate(item.node, item.decision, item.reason)
+
+    async def _participate(self, node: str, decision: Decision, reason: Reason | None) -> None:
+        session = self._around.sessions.get(node)
+        dataset = session.dataset(self.spec.dataset) if session else None
+        unseen = self.offers.unseen(node)
+
+        def work(tx: Transaction) -> records.Participation:
+            tx.set_participation(
+                job=self.job.id,
+                node=node,
+                decision=decision,
+                unseen=unseen,
+                reason=reason,
+                dataset=messages.dataset_to_dict(dataset) if dataset else None,
+            )
+            body: dict[str, object] = {"decision": decision.value, "unseen": unseen}
+            if reason:
+                body |= {"code": reason.code, "sentence": reason.sentence, "owner": reason.owner.value}
+            tx.event("offer_" + decision.value, job=self.job.id, node=node, body=body)
+            found = tx.participation(self.job.id, node)
+            assert found is not None
+            return found
+
+        self.offers.participants[node] = await self._around.ledger.write(work, patience=None)
+
+    async def _resend(self, session: Session, *, fresh: bool) -> None:
+        """A node is (back) here: give it what it still has to do. A new process gets a new fence."""
+        phase = self.phase
+        if phase is None or self.job.state is not JobState.RUNNING:
+            return
+        assignment = phase.of_node(session.node)
+        if assignment is None or assignment.state.ended:
+            return
+        await self._lease_again(phase, assignment, fence=assignment.fence + fresh)
+        self._send(session, phase, phase.assignments[assignment.id])
+
+    async def _lease_again(self, phase: OpenPhase, assignment: records.Assignment, *, fence: int) -> None:
+        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.SEND, what="the assignment")
+        if (transition.state, fence) != (assignment.state, assignment.fence):
+            await self._around.ledger.write(
+                lambda tx: tx.update_assignment(assignment.id, state=transition.state, fence=fence), patience=None
+            )
+            phase.update(assignment.id, state=transition.state, fence=fence)
+        phase.renew(assignment.id, self._now + self._around.lease)
+
+    def _send(self, session: Session, phase: OpenPhase, assignment: records.Assignment) -> None:
+        record = phase.record
+        personal = record.personal.get(session.node)
+        session.send(
+            assign=node_pb2.Assign(
+                assignment=assignment.id,
+                fence=assignment.fence,
+                job=messages.job_description(self.job, self.spec, unseen=assignment.unseen),
+                phase=record.name,
+                round=record.round,
+                purpose=record.purpose.value,
+                attempt=record.attempt,
+                lease_s=self._around.lease,
+                deadline_s=max(0.0, phase.deadline - self._now),
+                instruction=self._source(record.instruction_digest or ""),
+                personal=self._source(personal) if personal else None,
+            )
+        )
+
+    def _source(self, digest: str) -> payload_pb2.PayloadSource:
+        if digest not in self._sources:
+            self._sources[digest] = messages.source(self._around.store, bytes.fromhex(digest))
+        return self._sources[digest]
+
+    def progressed(self, node: str, progress: node_pb2.Progress) -> None:
+        """A node showed progress: its lease is renewed. Nothing is written."""
+        phase = self.phase
+        assignment = phase.assignments.get(progress.assignment) if phase else None
+        if phase is None or assignment is None or assignment.node != node or assignment.fence != progress.fence:
+            return
+        if not assignment.state.ended:
+            fraction = min(max(progress.fraction, 0.0), 1.0)
+            phase.update(assignment.id, stage=progress.stage[:40], fraction=fraction)
+            phase.renew(assignment.id, self._now + self._around.lease)
+            self._around.changed(self.job.id)
+
+    def _tell_withdrawn(self, assignments: list[records.Assignment], reason: Reason | None) -> None:
+        for item in assignments:
+            if session := self._around.sessions.get(item.node):
+                session.send(withdraw=node_pb2.Withdraw(assignment=item.id, fence=item.fence, reason=to_proto(reason)))
+
+    # ---- Contributions
+    def check(self, node: str, assignment_id: str, fence: int) -> records.Assignment:
+        """Judge an assignment before its bytes are taken.
+
+        Raises:
+            Forbidden: it is another node's.
+            FencedOut: it was handed on to another agent process.
+        """
+        assert self.phase is not None
+        assignment = self.phase.assignments[assignment_id]
+        if assignment.node != node:
+            raise Forbidden(f"assignment {assignment_id} is not of node '{node}'.", code="NOT_YOURS")
+        if assignment.fence != fence:
+            raise FencedOut(
+                f"assignment {assignment_id} has fence {assignment.fence}, not {fence}: another agent process has it.",
+                code="OLD_FENCE",
+            )
+        return assignment
+
+    async def _delivered(self, item: Delivered) -> bool:
+        phase = self.phase
+        if phase is None or item.assignment not in phase.assignments:
+            raise Conflict("the phase is over.", code="PHASE_OVER")
+        assignment = self.check(item.node, item.assignment, item.fence)
+        if known := phase.delivered.get(item.assignment):
+            if known.digest != item.digest:
+                raise Conflict(
+                    f"assignment {item.assignment} was answered already, with other bytes.", code="ALREADY_CONTRIBUTED"
+                )
+            return True
+        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.DELIVER, what="the assignment")
+        late = transition.state is AssignmentState.LATE
+
+        def work(tx: Transaction) -> records.Contribution:
+            tx.add_artifact(digest=item.digest, size=item.size, kind="contribution", job=self.job.id)
+            found = tx.add_contribution(
+                assignment=item.assignment,
+                phase=phase.record.id,
+                job=self.job.id,
+                node=item.node,
+                digest=item.digest,
+                size=item.size,
+                late=late,
+            )
+            tx.update_assignment(item.assignment, state=transition.state, fraction=1.0)
+            body = {"phase": phase.record.id, "digest": item.digest, "bytes": item.size, "late": late}
+            tx.event("contribution", job=self.job.id, node=item.node, body=body)
+            return found
+
+        contribution = await self._around.ledger.write(work, patience=None)
+        assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
+        if Effect.AGGREGATE in transition.effects:
+            phase.delivered[item.assignment] = contribution
+            self._hand_over(assignment)
+        return not late
+
+    async def _settled(self, item: Settled) -> None:
+        phase = self.phase
+        if phase is None or item.assignment not in phase.assignments:
+            return
+        assignment = self.check(item.node, item.assignment, item.fence)
+        if not assignment.state.ended:
+            await self._settle(phase, [(assignment, item.event, item.reason)])
+
+    async def _settle(self, phase: OpenPhase, items: list[tuple[records.Assignment, AssignmentEvent, Reason]]) -> None:
+        ends = [(a, step(ASSIGNMENT, a.state, event, what="the assignment").state, why) for a, event, why in items]
+
+        def work(tx: Transaction) -> None:
+            for assignment, state, reason in ends:
+                writes.write_settlement(tx, assignment, state, reason)
+
+        await self._around.ledger.write(work, patience=None)
+        for assignment, state, reason in ends:
+            phase.update(assignment.id, state=state, reason=reason)
+            self._log.info("assignment", node=assignment.node, state=state.value, reason=reason.sentence)
+
+    async def _lapse(self, phase: OpenPhase) -> None:
+        """Give up on those that show no progress, and on all that is open at the deadline."""
+        over = self._now >= phase.deadline
+        gone = phase.live() if over else phase.overdue(self._now)
+        if not gone:
+            return
+        reasons = [planning.absence(item, phase.record, self._around, self.spec, deadline=over) for item in gone]
+        await self._settle(
+            phase, [(item, AssignmentEvent.LAPSE, reason) for item, reason in zip(gone, reasons, strict=True)]
+        )
+        for item, reason in zip(gone, reasons, strict=True):
+            self._tell_withdrawn([item], reason)
+
+    async def _acknowledged(self, item: Acknowledged) -> None:
+        if item.rejection is not None and self.phase is not None:
+            assignment = self.phase.assignments[item.assignment]
+            if assignment.state is AssignmentState.DELIVERED:
+                await self._settle(self.phase, [(assignment, AssignmentEvent.REJECT, item.rejection)])
+
+    # ---- The phase's transitions
+    async def _try_to_assign(self, phase: OpenPhase) -> None:
+        opening = self._plan(planning.again(phase.record, self._deadline, attempt=phase.record.attempt))
+        if opening.assigned:
+            transition = step(PHASE, phase.record.state, PhaseEvent.ASSIGN, what="the phase")
+
+            def work(tx: Transaction) -> tuple[records.Phase, list[records.Assignment]]:
+                tx.update_phase(phase.record.id, state=transition.state, quorum=opening.quorum)
+                assigned = writes.write_assignments(tx, self.job, phase.record.id, opening, lease_s=self._around.lease)
+                return tx.phase(phase.record.id), assigned
+
+            record, assignments = await self._around.ledger.write(work, patience=None)
+            self._enter(record, assignments)
+        elif self._now >= phase.deadline:
+            await self._give_up(phase, planning.too_few(opening, self.spec))
+
+    async def _close_if_settled(self, phase: OpenPhase) -> None:
+        aggregation = self._aggregation
+        if phase.live() or aggregation is None or any(map(aggregation.waits_for, phase.delivered)):
+            return
+        if phase.valid() < phase.record.quorum:
+            await self._give_up(phase, phase.shortfall())
+            return
+        transition = step(PHASE, phase.record.state, PhaseEvent.CLOSE, what="the phase")
+        await self._around.ledger.write(
+            lambda tx: tx.update_phase(phase.record.id, state=transition.state), patience=None
+        )
+        phase.record = replace(phase.record, state=transition.state)
+        aggregation.finish()
+
+    async def _give_up(self, phase: OpenPhase, reason: Reason) -> None:
+        """Too few contributed: try again with who is connected now, or pause with the reason."""
+        self._failed_tries += 1
+        if self._failed_tries >= self.spec.selection.tries:
+            await self._move(JobEvent.STUCK, reason=reason)
+            return
+        transition = step(PHASE, phase.record.state, PhaseEvent.GIVE_UP, what="the phase")
+        opening = self._plan(planning.again(phase.record, self._deadline))
+
+        def work(tx: Transaction) -> tuple[list[records.Assignment], records.Phase, list[records.Assignment]]:
+            withdrawn = writes.write_phase_end(tx, phase.record, transition.state, reason)
+            record, assignments = writes.write_opening(tx, self.job, opening, lease_s=self._around.lease)
+            return withdrawn, record, assignments
+
+        withdrawn, record, assignments = await self._around.ledger.write(work, patience=None)
+        self._log.warning("phase abandoned", phase=phase.record.name, round=phase.record.round, reason=reason.sentence)
+        self._tell_withdrawn(withdrawn, reason)
+        self._enter(record, assignments)
+
+    def _plan(self, opening: writes.Opening) -> writes.Opening:
+        return planning.fill(opening, self.spec, self.offers, self._around.sessions)
+
+    async def _open(self, opening: writes.Opening) -> None:
+        planned = self._plan(opening)
+        record, assignments = await self._around.ledger.write(
+            lambda tx: writes.write_opening(tx, self.job, planned, lease_s=self._around.lease), patience=None
+        )
+        self._enter(record, assignments)
+
+    def _enter(self, record: records.Phase, assignments: list[records.Assignment]) -> None:
+        """The ledger has the phase: mirror it, open its aggregation, send what is to be done."""
+        self.phase = phase = OpenPhase(record, assignments, deadline=self._now + self._deadline)
+        self._sources.clear()
+        if self._aggregation:
+            self._aggregation.drop()
+            self._aggregation = None
+        self.job = replace(self.job, round=record.round)
+        if record.state is not PhaseState.COLLECTING:
+            return
+        self._begin_aggregation()
+        for assignment in assignments:
+            phase.renew(assignment.id, self._now + self._around.lease)
+            session = self._around.sessions.get(assignment.node)
+            if session and assignment.state is AssignmentState.LEASED:
+                self._send(session, phase, assignment)
+
+    # ---- Outcomes
+    async def _outcome(self, item: OutcomeReady) -> None:
+        around, phase = self._around, self.phase
+        stored = await asyncio.to_thread(outcomes.store, around.store, item.outcome, phase)
+        opening = None
+        if item.outcome.HasField("next_phase"):
+            ordinal = phase.record.ordinal + 1 if phase else 1
+            opening = self._plan(planning.first(item.outcome.next_phase, stored, ordinal, self._deadline))
+        if phase:
+            step(PHASE, phase.record.state, PhaseEvent.OUTCOME, what="the phase")
+        finish = None if opening else step(JOB, self.job.state, JobEvent.FINISH, what=f"job '{self.job.name}'")
+
+        def work(tx: Transaction) -> tuple[records.Job, records.Phase | None, list[records.Assignment]]:
+            writes.write_outcome(
+                tx,
+                self.job,
+                phase.record if phase else None,
+                phase.assignments.values() if phase else (),
+                phase.delivered if phase else {},
+                stored,
+                retention_s=around.settings.retention.total_seconds(),
+            )
+            if opening is None:
+                assert finish is not None
+                job = writes.write_job(tx, tx.job(self.job.id), finish.state, actor="coordinator", reason=None)
+                return job, None, []
+            record, assignments = writes.write_opening(tx, self.job, opening, lease_s=around.lease)
+            return tx.job(self.job.id), record, assignments
+
+        self.job, record, assignments = await around.ledger.write(work, patience=None)
+        self._failed_tries = 0
+        if record is None:
+            self.phase = self._aggregation = None
+            self._log.info("job", state=self.job.state.value)
+            for effect in finish.effects if finish else ():
+                await self._perform(effect)
+            return
+        self._enter(record, assignments)
+
+    async def _aggregation_failed(self, error: HanseError) -> None:
+        event = JobEvent.STUCK if error.retryable else JobEvent.BREAK
+        await self._move(event, reason=error.reason)
