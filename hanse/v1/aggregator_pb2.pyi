@@ -49,9 +49,7 @@ class DescribeResponse(google.protobuf.message.Message):
     PLUGINS_FIELD_NUMBER: builtins.int
     STORE_FIELD_NUMBER: builtins.int
     store: builtins.str
-    """Identity of the artifact store that the service reaches. When it is the coordinator's own, references
-    travel; otherwise bytes.
-    """
+    """Identity of the artifact store that the service reaches; empty: none."""
     @property
     def version(self) -> hanse.v1.node_pb2.Version: ...
     @property
@@ -67,6 +65,35 @@ class DescribeResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["plugins", b"plugins", "store", b"store", "version", b"version"]) -> None: ...
 
 Global___DescribeResponse: typing_extensions.TypeAlias = DescribeResponse
+
+@typing.final
+class CheckConfigurationRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: builtins.int
+    CONFIG_FIELD_NUMBER: builtins.int
+    method: builtins.str
+    config: builtins.bytes
+    """JSON"""
+    def __init__(
+        self,
+        *,
+        method: builtins.str = ...,
+        config: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["config", b"config", "method", b"method"]) -> None: ...
+
+Global___CheckConfigurationRequest: typing_extensions.TypeAlias = CheckConfigurationRequest
+
+@typing.final
+class CheckConfigurationResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CheckConfigurationResponse: typing_extensions.TypeAlias = CheckConfigurationResponse
 
 @typing.final
 class PluginDescription(google.protobuf.message.Message):
@@ -211,7 +238,9 @@ Global___PhaseDescription: typing_extensions.TypeAlias = PhaseDescription
 
 @typing.final
 class AggregateRequest(google.protobuf.message.Message):
-    """open -> contributions -> close. Answers to `need` may come at any time."""
+    """open -> contributions -> close. Answers to `need` may come at any time. Contributions are answered in the order in
+    which they came (accepted or rejected); at most 32 of them wait for their answer at any time.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -248,8 +277,11 @@ class OpenAggregation(google.protobuf.message.Message):
     FACTS_FIELD_NUMBER: builtins.int
     PHASE_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
-    SHARED_STORE_FIELD_NUMBER: builtins.int
-    shared_store: builtins.bool
+    STORE_FIELD_NUMBER: builtins.int
+    store: builtins.str
+    """Identity of the caller's artifact store. A service that reaches the same one takes artifacts from it and leaves
+    the outcome's there; otherwise it asks for what it needs, and streams what it made.
+    """
     @property
     def facts(self) -> Global___JobFacts: ...
     @property
@@ -266,10 +298,10 @@ class OpenAggregation(google.protobuf.message.Message):
         facts: Global___JobFacts | None = ...,
         phase: Global___PhaseDescription | None = ...,
         state: hanse.v1.payload_pb2.PayloadSource | None = ...,
-        shared_store: builtins.bool = ...,
+        store: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["facts", b"facts", "phase", b"phase", "state", b"state"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["facts", b"facts", "phase", b"phase", "shared_store", b"shared_store", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["facts", b"facts", "phase", b"phase", "state", b"state", "store", b"store"]) -> None: ...
 
 Global___OpenAggregation: typing_extensions.TypeAlias = OpenAggregation
 

@@ -39,6 +39,11 @@ class AggregatorServiceStub(object):
                 request_serializer=hanse_dot_v1_dot_aggregator__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=hanse_dot_v1_dot_aggregator__pb2.DescribeResponse.FromString,
                 _registered_method=True)
+        self.CheckConfiguration = channel.unary_unary(
+                '/hanse.v1.AggregatorService/CheckConfiguration',
+                request_serializer=hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationRequest.SerializeToString,
+                response_deserializer=hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationResponse.FromString,
+                _registered_method=True)
         self.Aggregate = channel.stream_stream(
                 '/hanse.v1.AggregatorService/Aggregate',
                 request_serializer=hanse_dot_v1_dot_aggregator__pb2.AggregateRequest.SerializeToString,
@@ -51,6 +56,13 @@ class AggregatorServiceServicer(object):
 
     def Describe(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckConfiguration(self, request, context):
+        """Whether a job's configuration fits its method; fails with a sentence that names the key when not.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -68,6 +80,11 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=hanse_dot_v1_dot_aggregator__pb2.DescribeRequest.FromString,
                     response_serializer=hanse_dot_v1_dot_aggregator__pb2.DescribeResponse.SerializeToString,
+            ),
+            'CheckConfiguration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckConfiguration,
+                    request_deserializer=hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationRequest.FromString,
+                    response_serializer=hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationResponse.SerializeToString,
             ),
             'Aggregate': grpc.stream_stream_rpc_method_handler(
                     servicer.Aggregate,
@@ -102,6 +119,33 @@ class AggregatorService(object):
             '/hanse.v1.AggregatorService/Describe',
             hanse_dot_v1_dot_aggregator__pb2.DescribeRequest.SerializeToString,
             hanse_dot_v1_dot_aggregator__pb2.DescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckConfiguration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hanse.v1.AggregatorService/CheckConfiguration',
+            hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationRequest.SerializeToString,
+            hanse_dot_v1_dot_aggregator__pb2.CheckConfigurationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,22 @@ _AggregatorServiceDescribeType = typing_extensions.TypeVar(
     ],
 )
 
+_AggregatorServiceCheckConfigurationType = typing_extensions.TypeVar(
+    '_AggregatorServiceCheckConfigurationType',
+    grpc.UnaryUnaryMultiCallable[
+        hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+        hanse.v1.aggregator_pb2.CheckConfigurationResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+        hanse.v1.aggregator_pb2.CheckConfigurationResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+        hanse.v1.aggregator_pb2.CheckConfigurationResponse,
+    ],
+)
+
 _AggregatorServiceAggregateType = typing_extensions.TypeVar(
     '_AggregatorServiceAggregateType',
     grpc.StreamStreamMultiCallable[
@@ -61,12 +77,16 @@ _AggregatorServiceAggregateType = typing_extensions.TypeVar(
     ],
 )
 
-class AggregatorServiceStub(typing.Generic[_AggregatorServiceDescribeType, _AggregatorServiceAggregateType]):
+class AggregatorServiceStub(typing.Generic[_AggregatorServiceDescribeType, _AggregatorServiceCheckConfigurationType, _AggregatorServiceAggregateType]):
     @typing.overload
     def __init__(self: AggregatorServiceStub[
         grpc.UnaryUnaryMultiCallable[
             hanse.v1.aggregator_pb2.DescribeRequest,
             hanse.v1.aggregator_pb2.DescribeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+            hanse.v1.aggregator_pb2.CheckConfigurationResponse,
         ],
         grpc.StreamStreamMultiCallable[
             hanse.v1.aggregator_pb2.AggregateRequest,
@@ -80,6 +100,10 @@ class AggregatorServiceStub(typing.Generic[_AggregatorServiceDescribeType, _Aggr
             hanse.v1.aggregator_pb2.DescribeRequest,
             hanse.v1.aggregator_pb2.DescribeResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+            hanse.v1.aggregator_pb2.CheckConfigurationResponse,
+        ],
         grpc.aio.StreamStreamMultiCallable[
             hanse.v1.aggregator_pb2.AggregateRequest,
             hanse.v1.aggregator_pb2.AggregateResponse,
@@ -88,12 +112,19 @@ class AggregatorServiceStub(typing.Generic[_AggregatorServiceDescribeType, _Aggr
 
     Describe: _AggregatorServiceDescribeType
 
+    CheckConfiguration: _AggregatorServiceCheckConfigurationType
+    """Whether a job's configuration fits its method; fails with a sentence that names the key when not."""
+
     Aggregate: _AggregatorServiceAggregateType
 
 AggregatorServiceAsyncStub: typing_extensions.TypeAlias = AggregatorServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         hanse.v1.aggregator_pb2.DescribeRequest,
         hanse.v1.aggregator_pb2.DescribeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+        hanse.v1.aggregator_pb2.CheckConfigurationResponse,
     ],
     grpc.aio.StreamStreamMultiCallable[
         hanse.v1.aggregator_pb2.AggregateRequest,
@@ -108,6 +139,14 @@ class AggregatorServiceServicer(metaclass=abc.ABCMeta):
         request: hanse.v1.aggregator_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> typing.Union[hanse.v1.aggregator_pb2.DescribeResponse, collections.abc.Awaitable[hanse.v1.aggregator_pb2.DescribeResponse]]: ...
+
+    @abc.abstractmethod
+    def CheckConfiguration(
+        self,
+        request: hanse.v1.aggregator_pb2.CheckConfigurationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[hanse.v1.aggregator_pb2.CheckConfigurationResponse, collections.abc.Awaitable[hanse.v1.aggregator_pb2.CheckConfigurationResponse]]:
+        """Whether a job's configuration fits its method; fails with a sentence that names the key when not."""
 
     @abc.abstractmethod
     def Aggregate(
