@@ -6,29 +6,15 @@ comes, and watches them (one `stat` a second) only while a job waits.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hanse.errors import NotFound, OperatorError
+from hanse.errors import NotFound
 from hanse.v1 import node_pb2
-from hanse_agent.files import read_json, write_json
+from hanse_agent.files import read_json, safe_name, write_json
 from hanse_agent.folder import utc_now
 from hanse_agent.policy import Word
-
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def safe_name(identifier: str) -> str:
-    """An identifier from the wire, if it may name a file here.
-
-    Raises:
-        OperatorError: it may not.
-    """
-    if not _SAFE.fullmatch(identifier):
-        raise OperatorError(f"{identifier[:80]!r} is not an identifier of a job or assignment.", code="INVALID_NAME")
-    return identifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hanse.errors import OperatorError
+
 PRIVATE = 0o600
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def safe_name(identifier: str) -> str:
+    """An identifier from the wire, if it may name a file here.
+
+    Raises:
+        OperatorError: it may not.
+    """
+    if not _SAFE.fullmatch(identifier):
+        raise OperatorError(f"{identifier[:80]!r} is not an identifier of a job or assignment.", code="INVALID_NAME")
+    return identifier
 
 
 def write_json(path: Path, document: Any, *, sync: bool = True) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hanse.v1 import node_pb2
+from hanse.v1 import payload_pb2
 from hanse_agent.files import PRIVATE, read_lines
 
 KEPT = 1000
@@ -25,7 +25,7 @@ class LedgerHeads:
         self._lines = len(lines)
         self._newest = lines[-1] if lines else None
 
-    def saw(self, head: node_pb2.LedgerHead) -> None:
+    def saw(self, head: payload_pb2.LedgerHead) -> None:
         """Keep a head, unless it is the one that was seen last."""
         line = {"sequence": head.sequence, "hash": head.hash.hex()}
         if not head.hash or line == self._newest:

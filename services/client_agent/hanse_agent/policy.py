@@ -90,7 +90,7 @@ class SitePolicy:
             raise PolicyRefusal(
                 f"the contribution has {size} bytes, and this site lets at most {limit} leave at a time.",
                 rule="largest_payload",
-                remedy="Raise policy.largest_payload at the site, or make the method send less (fewer bins or columns).",
+                remedy="Raise policy.largest_payload at the site, or let the method send less (fewer bins).",
             )
         if header.WhichOneof("kind") is None:
             raise PolicyRefusal("the contribution is of a kind that this agent does not know.", rule="kind")

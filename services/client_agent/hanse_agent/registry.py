@@ -46,7 +46,8 @@ def dataset_class(kind: str) -> type[Any]:
             remedy=f"Use one of: {', '.join(installed_kinds()) or 'none is installed'}.",
             code="UNKNOWN_DATASET_KIND",
         )
-    return _load(point, OperatorError)
+    found: type[Any] = _load(point, OperatorError)
+    return found
 
 
 def open_dataset(name: str, kind: str, options: dict[str, Any]) -> Dataset:

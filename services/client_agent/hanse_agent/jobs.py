@@ -1,0 +1,294 @@
+"""A job on disk: the learner's versioned state, and the contribution that waits for its receipt.
+
+    jobs/JOB/versions/N/        the learner's state after N contributions; the highest N is current
+    jobs/JOB/work/RANDOM/       an attempt in progress; nothing in it counts
+    jobs/JOB/spool/ASSIGNMENT/  a finished contribution: meta.json and the image, kept until a later one replaces it
+    jobs/JOB/cache/DIGEST       instructions and other artifacts that were downloaded
+
+One rename is the instant at which work is done: `work/RANDOM`, flushed, with image, meta.json and the next state in
+it, becomes `spool/ASSIGNMENT`. A crash before it starts again from state N; after it, whoever opens the folder moves
+the next state to `versions/N+1`, and the same bytes are delivered. Two states are kept: when the coordinator
+abandons a phase and tries it again, the new assignment starts from the state before the first attempt, so that a
+retry gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hanse_agent.files import read_json, remove, safe_name, sync_folder, sync_tree, write_json
+
+META = "meta.json"
+IMAGE = "image"
+NEXT_STATE = "next_state"
+DELIVERED = "delivered"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What an assignment asks for, as far as the state on disk cares."""
+
+    assignment: str
+    fence: int
+    job: str
+    job_name: str
+    phase: str
+    round: int
+    purpose: str
+    attempt: int
+    instruction: str
+    """Digest of what was sent: a retry of the same phase has the same one."""
+
+    def retries(self, other: Task) -> bool:
+        """Whether this is the same work as `other`, asked for again because its phase was abandoned."""
+        same = (self.phase, self.round, self.purpose, self.instruction)
+        return self.attempt > other.attempt and same == (other.phase, other.round, other.purpose, other.instruction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spooled:
+    """A finished contribution on disk."""
+
+    task: Task
+    base: int
+    """The version of the state that the learner read."""
+    version: int
+    """The version that it wrote."""
+    kind: str
+    arrays: tuple[dict[str, Any], ...]
+    size: int
+    digest: str
+    folder: Path
+    delivered: bool = False
+
+    @property
+    def image(self) -> Path:
+        """The payload's image."""
+        return self.folder / IMAGE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A place for one attempt at an assignment: the state to read, and where to write."""
+
+    folder: Path
+    base: int
+    state: Path | None
+
+    @property
+    def next_state(self) -> Path:
+        """Where the learner leaves its state; empty at first."""
+        return self.folder / NEXT_STATE
+
+    @property
+    def image(self) -> Path:
+        """Where the contribution goes."""
+        return self.folder / IMAGE
+
+
+class JobFolder:
+    """One job of one node. Only one thread may change it at a time."""
+
+    def __init__(self, root: Path) -> None:
+        """Open the folder, making it if need be, and finish or undo what a crash interrupted."""
+        self.root = root
+        for name in ("versions", "work", "spool", "cache"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        self._recover()
+
+    @property
+    def current(self) -> int:
+        """The version of the newest state; 0 before the first contribution."""
+        return max(self._versions(), default=0)
+
+    def spooled(self) -> Spooled | None:
+        """The newest finished contribution, delivered or not."""
+        return max(self._spools(), key=lambda spooled: spooled.version, default=None)
+
+    def begin(self, task: Task) -> Attempt:
+        """A fresh place to work on an assignment."""
+        base = self._base(task)
+        folder = self.root / "work" / secrets.token_hex(8)
+        (folder / NEXT_STATE).mkdir(parents=True)
+        state = self._version(base) if base else None
+        return Attempt(folder=folder, base=base, state=state)
+
+    def commit(
+        self, task: Task, attempt: Attempt, *, kind: str, arrays: list[dict[str, Any]], size: int, digest: str
+    ) -> Spooled:
+        """Make an attempt's result the contribution to the assignment, and its state the job's.
+
+        The learner's files are flushed before anything points to them.
+        """
+        version = self.current + 1
+        meta = {
+            "task": asdict(task),
+            "base": attempt.base,
+            "version": version,
+            "kind": kind,
+            "arrays": arrays,
+            "size": size,
+            "digest": digest,
+        }
+        write_json(attempt.folder / META, meta)
+        sync_tree(attempt.folder)
+        target = self._spool(task.assignment)
+        attempt.folder.rename(target)
+        sync_folder(target.parent)
+        spooled = self._read_spool(target)
+        assert spooled is not None
+        self._promote(spooled)
+        self._prune(spooled)
+        return spooled
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that came to nothing."""
+        remove(attempt.folder)
+
+    def delivered(self, assignment: str) -> None:
+        """The receipt has come. The contribution stays until the next one, in case it is asked for again."""
+        spool = self._spool(assignment)
+        if spool.is_dir():
+            (spool / DELIVERED).touch()
+
+    def withdraw(self, assignment: str) -> None:
+        """The contribution is not wanted. If it was never delivered, the state goes back to before it."""
+        spooled = self._read_spool(self._spool(assignment))
+        if spooled is None or spooled.delivered:
+            return
+        if spooled.version == self.current:
+            remove(self._version(spooled.version))
+        remove(spooled.folder)
+
+    def end(self) -> None:
+        """The job is over: keep the learner's last state and nothing else."""
+        current = self.current
+        for name in ("work", "spool", "cache"):
+            remove(self.root / name)
+        for version in self._versions():
+            if version != current:
+                remove(self._version(version))
+
+    def cached(self, digest: str) -> Path:
+        """Where the artifact of that digest is kept."""
+        return self.root / "cache" / safe_name(digest)
+
+    def trim_cache(self, keep: set[str]) -> None:
+        """Delete all cached artifacts but these."""
+        for path in (self.root / "cache").iterdir():
+            if path.name not in keep:
+                remove(path)
+
+    def _base(self, task: Task) -> int:
+        """The version to start from: the current one, or the one before a first attempt at the same work."""
+        before = self.spooled()
+        if before is not None and before.version == self.current and task.retries(before.task):
+            return before.base
+        return self.current
+
+    def _recover(self) -> None:
+        for path in (self.root / "work").iterdir():
+            remove(path)
+        for room in ("versions", "spool", "cache"):
+            for path in (self.root / room).glob(".*"):
+                remove(path)
+        for path in (self.root / "spool").iterdir():
+            if self._read_spool(path) is None:
+                remove(path)
+        newest = self.spooled()
+        if newest is None:
+            return
+        if (newest.folder / NEXT_STATE).is_dir():
+            self._promote(newest)
+        elif not self._version(newest.version).is_dir():
+            remove(newest.folder)  # a withdrawal was interrupted after it took the state back
+            return
+        self._prune(newest)
+
+    def _promote(self, spooled: Spooled) -> None:
+        (spooled.folder / NEXT_STATE).rename(self._version(spooled.version))
+        sync_folder(self.root / "versions")
+
+    def _prune(self, newest: Spooled) -> None:
+        """Keep the newest contribution, its state, and the state that it started from."""
+        for spooled in self._spools():
+            if spooled.folder != newest.folder:
+                remove(spooled.folder)
+        for version in self._versions():
+            if version not in (newest.version, newest.base):
+                remove(self._version(version))
+
+    def _versions(self) -> Iterator[int]:
+        for path in (self.root / "versions").iterdir():
+            if path.name.isdigit():
+                yield int(path.name)
+
+    def _version(self, number: int) -> Path:
+        return self.root / "versions" / f"{number:08d}"
+
+    def _spool(self, assignment: str) -> Path:
+        return self.root / "spool" / safe_name(assignment)
+
+    def _spools(self) -> Iterator[Spooled]:
+        for path in (self.root / "spool").iterdir():
+            spooled = self._read_spool(path)
+            if spooled is not None:
+                yield spooled
+
+    def _read_spool(self, folder: Path) -> Spooled | None:
+        document = None if folder.name.startswith(".") else read_json(folder / META)
+        if document is None:
+            return None
+        try:
+            return Spooled(
+                task=Task(**document["task"]),
+                base=int(document["base"]),
+                version=int(document["version"]),
+                kind=str(document["kind"]),
+                arrays=tuple(document["arrays"]),
+                size=int(document["size"]),
+                digest=str(document["digest"]),
+                folder=folder,
+                delivered=(folder / DELIVERED).exists(),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+class Jobs:
+    """All jobs of a node."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._open: dict[str, JobFolder] = {}
+
+    def open(self, job: str) -> JobFolder:
+        """The job's folder, made on first use."""
+        if job not in self._open:
+            self._open[job] = JobFolder(self.root / safe_name(job))
+        return self._open[job]
+
+    def undelivered(self) -> list[Spooled]:
+        """Finished contributions that nobody has confirmed: what a restarted agent delivers first."""
+        found = []
+        for path in sorted(self.root.iterdir()):
+            if (path / "spool").is_dir():
+                spooled = self.open(path.name).spooled()
+                if spooled is not None and not spooled.delivered:
+                    found.append(spooled)
+        return found
+
+    def end(self, job: str) -> None:
+        """The job is over."""
+        if (self.root / safe_name(job)).is_dir():
+            self.open(job).end()
+        self._open.pop(job, None)
+
+
+def with_fence(spooled: Spooled, fence: int) -> Spooled:
+    """The same contribution under a newer fencing number."""
+    return replace(spooled, task=replace(spooled.task, fence=fence))
