@@ -168,7 +168,7 @@ def _fault(event: Event, head: Head) -> str:
     try:
         stated = json.loads(event.body)
         differing = [name for name in _COLUMNS if stated[name] != getattr(event, name)]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"Event {expected} was changed: its bytes are not an event."
     if differing:
         return f"Event {expected} was changed: column {differing[0]} differs from the bytes that were hashed."

@@ -144,7 +144,15 @@ def clock(connection: Connection, own: Callable[[], float]) -> float:
     return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
-# ---- Errors. (part of the driver's message, sentence, remedy, code); the first that fits is told.
+# ---- Errors.
+class InvariantBroken(HanseError):
+    """A row or statement that the database refuses: a fault of the program, and trying again does not help."""
+
+    owner = Owner.PLATFORM
+    default_code = "LEDGER_INVARIANT"
+
+
+# (part of the driver's message, sentence, remedy, code); the first that fits is told.
 _UNAVAILABLE: Final = (
     ("disk is full", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
     ("no space left", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
@@ -166,6 +174,8 @@ def _translate(context: ExceptionContext) -> HanseError | None:
     original, wrapped = context.original_exception, context.sqlalchemy_exception
     message = str(original).strip()
     first_line = message.splitlines()[0] if message else type(original).__name__
+    if "append-only" in message:
+        return InvariantBroken("Events of the ledger are never changed or deleted.")
     if isinstance(wrapped, IntegrityError):
         if "unique" in message.lower():
             return Conflict(f"The ledger already holds such a row: {first_line}.", code="LEDGER_DUPLICATE")
@@ -175,8 +185,6 @@ def _translate(context: ExceptionContext) -> HanseError | None:
     for part, sentence, remedy, code in _UNAVAILABLE:
         if part in message.lower():
             return PlatformError(f"{sentence} ({first_line})", remedy=remedy, code=code)
-    if "append-only" in message:
-        return InvariantBroken("Events of the ledger are never changed or deleted.")
     if isinstance(wrapped, OperationalError) or context.is_disconnect:
         return PlatformError(
             f"The ledger's database does not answer: {first_line}",
@@ -184,10 +192,3 @@ def _translate(context: ExceptionContext) -> HanseError | None:
             code="LEDGER_UNAVAILABLE",
         )
     return InvariantBroken(f"The ledger's database refuses a statement: {first_line}.")
-
-
-class InvariantBroken(HanseError):
-    """A row or statement that the database refuses: a fault of the program, and trying again does not help."""
-
-    owner = Owner.PLATFORM
-    default_code = "LEDGER_INVARIANT"

@@ -1,0 +1,90 @@
+"""The leader's lease: a monotonic epoch that every write carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hanse.errors import Conflict, FencedOut
+from hanse.ledger import Lease, Ledger
+
+
+def test_the_first_epoch_is_one_and_each_taking_raises_it(ledger: Ledger) -> None:
+    assert [ledger.take_lease("coordinator") for _ in range(3)] == [1, 2, 3]
+    with ledger.read() as view:
+        assert view.lease() == Lease(name="leader", holder="coordinator", epoch=3, expires_at=None)
+
+
+def test_nobody_writes_before_the_lease_is_taken(ledger: Ledger) -> None:
+    with pytest.raises(FencedOut, match="Epoch 1 does not lead"), ledger.write(1) as tx:
+        tx.event("never")
+
+
+@pytest.mark.parametrize("wrong", [lambda epoch: epoch - 1, lambda epoch: epoch + 1])
+def test_a_write_with_another_epoch_is_refused_and_nothing_is_written(
+    ledger: Ledger, wrong: Callable[[int], int]
+) -> None:
+    ledger.take_lease("first")
+    epoch = ledger.take_lease("second")
+    with pytest.raises(FencedOut) as refused, ledger.write(wrong(epoch)) as tx:
+        tx.event("never")
+    assert refused.value.reason.code == "FENCED_OUT"
+    with ledger.read() as view:
+        assert view.head().sequence == 0
+
+
+def test_a_deposed_leader_is_fenced_out_and_the_new_one_writes_on(ledger: Ledger) -> None:
+    old = ledger.take_lease("first")
+    with ledger.write(old) as tx:
+        tx.event("one")
+    new = ledger.take_lease("second")
+    with pytest.raises(FencedOut), ledger.write(old) as tx:
+        tx.event("two")
+    with ledger.write(new) as tx:
+        assert tx.event("two") == 2
+
+
+def test_a_lease_that_runs_is_not_taken_by_another(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.migrate()
+        epoch = ledger.take_lease("first", seconds=3600)
+        with pytest.raises(Conflict, match=r"first leads for another 3[56]\d\d seconds") as refused:
+            ledger.take_lease("second", seconds=3600)
+        assert refused.value.code == "LEASE_HELD"
+        with pytest.raises(Conflict):
+            ledger.take_lease("second")
+        ledger.renew_lease(epoch, 3600)
+        assert ledger.take_lease("first", seconds=3600) == epoch + 1
+
+
+def test_a_lease_that_ran_out_or_was_released_is_taken_at_once(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.migrate()
+        assert ledger.take_lease("first", seconds=-1) == 1
+        epoch = ledger.take_lease("second", seconds=3600)
+        ledger.release_lease(epoch)
+        assert ledger.take_lease("third", seconds=3600) == 3
+
+
+def test_who_does_not_lead_neither_renews_nor_releases(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.migrate()
+        old = ledger.take_lease("first", seconds=-1)
+        ledger.take_lease("second", seconds=3600)
+        with pytest.raises(FencedOut):
+            ledger.renew_lease(old, 3600)
+        ledger.release_lease(old)
+        with pytest.raises(Conflict):
+            ledger.take_lease("third", seconds=3600)
+
+
+def test_a_leader_whose_time_ran_out_leads_until_somebody_else_does(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.migrate()
+        epoch = ledger.take_lease("first", seconds=-1)
+        with ledger.write(epoch) as tx:
+            tx.event("still")
+        ledger.renew_lease(epoch, 3600)
+        with pytest.raises(Conflict):
+            ledger.take_lease("second", seconds=1)
