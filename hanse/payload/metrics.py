@@ -17,6 +17,7 @@ from hanse.v1 import payload_pb2
 MAX_ENTRY = 2**52
 MAX_METRICS = 1_000
 RATIO_FRACTION_BITS = 30
+_WIDEST_FRACTION = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ def compatible(sums: Iterable[MetricSum]) -> bool:
 def _checked(spec: payload_pb2.MetricSpec, array: NDArray[np.int64]) -> MetricSum:
     name = spec.name[:80]
     if spec.form == payload_pb2.MetricSpec.FORM_RATIO:
-        if array.shape != (2,) or array[1] < 0 or not -64 <= spec.fraction_bits <= 64:
+        if array.shape != (2,) or array[1] < 0 or abs(spec.fraction_bits) > _WIDEST_FRACTION:
             raise InvalidPayload(f"the metric '{name}' is not a sum and a count.")
         if array[1] == 0 and array[0] != 0:
             raise InvalidPayload(f"the metric '{name}' has a sum over no rows.")
