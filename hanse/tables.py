@@ -22,3 +22,4 @@ class Table:
     target: NDArray[np.float64]
     weight: NDArray[np.float32]
     held_out: NDArray[np.bool_]
+    class_names: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Datasets: named sources of records at a node."""
