@@ -1,0 +1,1 @@
+"""Aggregator plug-ins: the server halves of methods."""
