@@ -1,0 +1,1 @@
+"""Learners: the node halves of methods."""
