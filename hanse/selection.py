@@ -1,0 +1,38 @@
+"""Who takes part in a round, and how many must answer: a pure choice from names, seed and settings.
+
+The same on every machine, and the same in a federation and in the harness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable
+
+from hanse.jobs import Selection
+
+__all__ = ["draw_cohort", "quorum"]
+
+
+def draw_cohort(candidates: Iterable[str], selection: Selection, *, seed: int, round_number: int) -> tuple[str, ...]:
+    """The nodes of a round, sorted by name.
+
+    With `fraction` 1 all candidates; else the share, raised to `minimum_nodes` and by `over_selection`, of those
+    whose hash of (seed, round, name) is smallest. A node that comes or goes changes nobody else's lot.
+    """
+    names = sorted(candidates)
+    if selection.fraction >= 1:
+        return tuple(names)
+    wanted = max(math.ceil(selection.fraction * len(names)), selection.minimum_nodes)
+    wanted = min(len(names), math.ceil(wanted * (1 + selection.over_selection)))
+    return tuple(sorted(sorted(names, key=lambda name: _lot(seed, round_number, name))[:wanted]))
+
+
+def quorum(selection: Selection, assigned: Collection[str]) -> int:
+    """How many contributions a phase with these assigned nodes needs."""
+    share = selection.quorum / (1 + selection.over_selection)
+    return max(1, math.ceil(share * len(assigned) - 1e-9))
+
+
+def _lot(seed: int, round_number: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{round_number}/{name}".encode()).digest()
