@@ -22,7 +22,7 @@ from hanse_coordinator.aggregators import AggregatorPool
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.runner import JobRunner, Surroundings
-from hanse_coordinator.sessions import Session, Sessions
+from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
 from hanse_coordinator.states import AssignmentEvent, JobEvent
 
@@ -191,13 +191,13 @@ class Engine:
         return event, stop
 
     # ---- Nodes
-    async def connected(self, session: Session, *, fresh: bool) -> None:
+    async def connected(self, session: NodeSession, *, fresh: bool) -> None:
         """A session is open: offers, unfinished assignments, and a word on everything it still has in hand."""
         for in_hand in session.hello.in_hand:
             await self._settle_in_hand(session, in_hand)
         self._post_to_all(Connected(session, fresh))
 
-    async def _settle_in_hand(self, session: Session, work: node_pb2.WorkInHand) -> None:
+    async def _settle_in_hand(self, session: NodeSession, work: node_pb2.WorkInHand) -> None:
         found = await self._around.ledger.read(lambda view: view.find_assignment(work.assignment))
         if found is not None and found.node == session.node and not found.state.ended:
             return

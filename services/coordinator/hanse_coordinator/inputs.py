@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hanse.errors import Reason
 from hanse.ledger.states import Decision
-from hanse_coordinator.sessions import Session
+from hanse_coordinator.sessions import NodeSession
 from hanse_coordinator.states import AssignmentEvent, JobEvent
 
 __all__ = ["Command", "Connected", "Delivered", "Input", "Replied", "Settled", "Wake"]
@@ -22,7 +22,7 @@ class Wake:
 class Connected:
     """A node opened a session; `fresh`: by another agent process than the one before."""
 
-    session: Session
+    session: NodeSession
     fresh: bool
 
 

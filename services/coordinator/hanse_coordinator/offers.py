@@ -9,7 +9,7 @@ from hanse.jobs import JobSpecification
 from hanse.ledger import records
 from hanse.ledger.states import Decision
 from hanse_coordinator.selection import matches
-from hanse_coordinator.sessions import Session, Sessions
+from hanse_coordinator.sessions import NodeSession, Sessions
 
 __all__ = ["Offers"]
 
@@ -26,7 +26,7 @@ class Offers:
         self.participants: dict[str, records.Participation] = {}
         self._offered_at: dict[str, float] = {}
 
-    def unfit(self, session: Session) -> str:
+    def unfit(self, session: NodeSession) -> str:
         """Why a connected node cannot take part, in words; empty when it can."""
         spec = self._spec
         if not matches(session.labels, spec.selection.labels):
@@ -40,7 +40,7 @@ class Offers:
             return f"cannot read dataset '{spec.dataset}': {dataset.unavailable.sentence}"
         return ""
 
-    def should_offer(self, session: Session, *, fresh: bool) -> bool:
+    def should_offer(self, session: NodeSession, *, fresh: bool) -> bool:
         """Whether to offer the job: to whom never answered, and again to whom refused before a restart."""
         known = self.participants.get(session.node)
         if self.unfit(session) or (known is not None and known.decision is Decision.ACCEPTED):

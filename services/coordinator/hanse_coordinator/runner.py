@@ -26,7 +26,7 @@ from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Repli
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.offers import Offers
 from hanse_coordinator.phase import OpenPhase
-from hanse_coordinator.sessions import Session, Sessions
+from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
 from hanse_coordinator.states import ASSIGNMENT, JOB, PHASE, AssignmentEvent, Effect, JobEvent, PhaseEvent, step
 
@@ -363,11 +363,11 @@ class JobRunner:
             self.job = replace(self.job, reason=reason)
 
     # ---- Nodes
-    async def _connected(self, session: Session, *, fresh: bool) -> None:
+    async def _connected(self, session: NodeSession, *, fresh: bool) -> None:
         await self._offer(session, fresh=fresh)
         await self._resend(session, fresh=fresh)
 
-    async def _offer(self, session: Session, *, fresh: bool) -> None:
+    async def _offer(self, session: NodeSession, *, fresh: bool) -> None:
         if self.job.state not in {JobState.WAITING, JobState.RUNNING}:
             return
         if not self.offers.should_offer(session, fresh=fresh):
@@ -405,7 +405,7 @@ class JobRunner:
 
         self.offers.participants[node] = await self._around.ledger.write(work, patience=None)
 
-    async def _resend(self, session: Session, *, fresh: bool) -> None:
+    async def _resend(self, session: NodeSession, *, fresh: bool) -> None:
         """A node is (back) here: give it what it still has to do. A new process gets a new fence."""
         phase = self.phase
         if phase is None or self.job.state is not JobState.RUNNING:
@@ -425,7 +425,7 @@ class JobRunner:
             phase.update(assignment.id, state=transition.state, fence=fence)
         phase.renew(assignment.id, self._now + self._around.lease)
 
-    def _send(self, session: Session, phase: OpenPhase, assignment: records.Assignment) -> None:
+    def _send(self, session: NodeSession, phase: OpenPhase, assignment: records.Assignment) -> None:
         record = phase.record
         personal = record.personal.get(session.node)
         session.send(

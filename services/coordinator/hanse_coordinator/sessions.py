@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from hanse.errors import Conflict, HanseError
 from hanse.v1 import node_pb2
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["NodeSession", "Sessions"]
 
 
 @dataclass(eq=False)
-class Session:
+class NodeSession:
     """One open stream to a node. `send` never blocks: the stream's writer takes directives from `outgoing`."""
 
     node: str
@@ -51,17 +51,17 @@ class Sessions:
         self.lease = lease
         self.heartbeat = heartbeat
         self._clock = clock
-        self._live: dict[str, Session] = {}
+        self._live: dict[str, NodeSession] = {}
         self._left: dict[str, float] = {}
         self._instances: dict[str, bytes] = {}
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[NodeSession]:
         return iter(list(self._live.values()))
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def open(self, session: Session) -> bool:
+    def open(self, session: NodeSession) -> bool:
         """Register a session; True when this is another agent process than the one before.
 
         The same process again replaces its old stream. Another process replaces one that has missed two
@@ -87,11 +87,11 @@ class Sessions:
         self._instances[session.node] = session.hello.instance
         return before is not None and before != session.hello.instance
 
-    def heard(self, session: Session) -> None:
+    def heard(self, session: NodeSession) -> None:
         """Note that the node said something."""
         session.last_heard = self._clock()
 
-    def end(self, session: Session) -> bool:
+    def end(self, session: NodeSession) -> bool:
         """The stream has ended; True when the node is now without one (and not already on a newer)."""
         if self._live.get(session.node) is not session:
             return False
@@ -99,11 +99,11 @@ class Sessions:
         self._left[session.node] = self._clock()
         return True
 
-    def get(self, node: str) -> Session | None:
+    def get(self, node: str) -> NodeSession | None:
         """The node's session, if it is connected."""
         return self._live.get(node)
 
-    def silent(self) -> list[Session]:
+    def silent(self) -> list[NodeSession]:
         """Sessions that have missed three heartbeats: half-open connections."""
         limit = self._clock() - 3 * self.heartbeat
         return [session for session in self._live.values() if session.last_heard < limit]
