@@ -89,10 +89,12 @@ class BucketedValues:
         (indices or a mask). Missing values are not counted."""
         codes = self.codes if rows is None else self.codes[:, rows]
         chosen = weights if rows is None else weights[rows]
-        return tuple(
-            Sketch.of(ordinals, integer_bincount(code, chosen, len(ordinals) + 1)[:-1])
-            for code, ordinals in zip(codes, self.ordinals, strict=True)
-        )
+        sketches = []
+        for code, ordinals in zip(codes, self.ordinals, strict=True):
+            counts = integer_bincount(code, chosen, len(ordinals) + 1)[:-1]
+            kept = counts > 0
+            sketches.append(Sketch(ordinals[kept], counts[kept]))
+        return tuple(sketches)
 
     def bins(self, edges: BinEdges) -> Int32:
         """Bin ids int32 [n, F] by look-up; equal to `bin_values` of the raw values for edges that lie on

@@ -83,20 +83,25 @@ class Tree:
             if not np.all(np.isfinite(getattr(self, name))):
                 raise InvalidPayload(f"The tree array {name!r} holds a number that is not finite.")
 
-    def leaves(self, values: Float32) -> Int32:
-        """The leaf that each row of `values` float32 [n, F] reaches, int32 [n]."""
+    def step(self, values: Float32, node: Int32) -> Int32:
+        """Lead rows from their nodes `node` int32 [n] one split further; rows in leaves stay.
+
+        `values` float32 [n, F].
+        """
         rows, features = values.shape
         flat = np.ascontiguousarray(values).ravel()
-        start = np.arange(rows, dtype=np.int64) * features
-        # Leaves lead to themselves, so that rows may arrive at different depths.
-        own = np.arange(len(self), dtype=np.int32)
-        left = np.where(self.left == LEAF, own, self.left)
-        right = np.where(self.left == LEAF, own, self.right)
-        node = np.zeros(rows, dtype=np.int32)
+        value = flat[np.arange(rows, dtype=np.int64) * features + self.feature[node]]
+        go_left = np.where(np.isnan(value), self.default_left[node], value < self.threshold[node])
+        child = np.where(go_left, self.left[node], self.right[node])
+        result: Int32 = np.where(child == LEAF, node, child)
+        return result
+
+    def leaves(self, values: Float32) -> Int32:
+        """The leaf that each row of `values` float32 [n, F] reaches, int32 [n]."""
+        contiguous = np.ascontiguousarray(values)
+        node = np.zeros(len(values), dtype=np.int32)
         while True:
-            value = flat[start + self.feature[node]]
-            go_left = np.where(np.isnan(value), self.default_left[node], value < self.threshold[node])
-            following = np.where(go_left, left[node], right[node])
+            following = self.step(contiguous, node)
             if np.array_equal(following, node):
                 return node
             node = following

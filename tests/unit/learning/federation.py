@@ -6,7 +6,8 @@ return value of a method. No sockets, no payloads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -17,6 +18,8 @@ from hanse.learning.bin_edges import BinEdges, exact_edges, merge_distinct, sket
 from hanse.learning.binning import BucketedValues
 from hanse.learning.drawing import chosen_rows
 from hanse.learning.fixed_point import Grid, encode
+from hanse.learning.growth import Growth, grow_level, plant
+from hanse.learning.histograms import Histograms, histograms
 from hanse.learning.objectives import make_objective, rounded_gradients
 from hanse.learning.parameters import BoostingParameters
 from hanse.learning.setup_sums import SetupSums
@@ -42,6 +45,7 @@ class Node:
 
     def begin(self, centres: np.ndarray, base: np.ndarray, grid: Grid) -> None:
         self.grid = grid
+        self.position: dict[int, np.ndarray] = {}
         self.margins = Forest.of_rounds([]).margins(self.values, base)
         mapping = BucketMapping(self.parameters.sketch_accuracy)
         exact = self.parameters.bin_source == "exact"
@@ -70,11 +74,25 @@ class Node:
         bins = self.buckets.bins(edges)[chosen]
         return aggregate(bins, edges, self.weight[chosen], self.gradient[chosen], self.hessian[chosen])
 
+    def histograms(self, edges: BinEdges, output: int, growth: Growth) -> Histograms:
+        """What the node answers to one level of one tree."""
+        chosen = self.chosen
+        if growth.depth == 0:
+            self.position[output] = np.zeros(np.count_nonzero(chosen), dtype=np.int32)
+            self.bins = self.buckets.bins(edges)[chosen]
+        else:
+            self.position[output] = growth.tree.step(self.values[chosen], self.position[output])
+        return histograms(
+            self.bins,
+            edges,
+            self.position[output],
+            growth.wanted,
+            self.gradient[chosen, output],
+            self.hessian[chosen, output],
+        )
+
     def update(self, trees: Sequence[Tree]) -> None:
         self.margins = Forest.of_rounds([trees]).margins(self.values, self.margins)
-
-
-Grower = Callable[..., tuple[Tree, ...]]
 
 
 @dataclass
@@ -83,7 +101,7 @@ class Federation:
 
     parameters: BoostingParameters
     nodes: list[Node]
-    grower: Grower = grow_trees
+    statistics: str = "atoms"
     forest: Forest = field(default_factory=lambda: Forest.of_rounds([]))
     edges: list[BinEdges] = field(default_factory=list)
 
@@ -116,16 +134,34 @@ class Federation:
             node.compute_gradients(round_number)
         if p.sketches_in(round_number):
             self.edges = self.make_edges()
+        by = self.by_atoms if self.statistics == "atoms" else self.by_histograms
+        trees = by(round_number)
+        for node in self.nodes:
+            node.update(trees)
+        self.forest += Forest.of_rounds([trees])
+        return tuple(trees)
+
+    def by_histograms(self, round_number: int) -> list[Tree]:
+        p = self.parameters
+        trees = []
+        for k in range(p.outputs):
+            edges = self.edges[k if len(self.edges) > 1 else 0]
+            growth = plant(edges, p, round_number=round_number, output=k)
+            while not growth.finished:
+                merged = reduce(operator.add, [node.histograms(edges, k, growth) for node in self.nodes])
+                growth = grow_level(growth, merged, edges, p, self.grid)
+            trees.append(growth.tree)
+        return trees
+
+    def by_atoms(self, round_number: int) -> list[Tree]:
+        p = self.parameters
         trees: list[Tree] = []
         for k, edges in enumerate(self.edges):
             parts = [node.atoms(edges)[0] for node in self.nodes]
             self.atoms = parts[0].merge(*parts[1:])
             atoms = self.atoms if len(self.edges) == 1 else self.atoms.output(k)
-            trees += self.grower(atoms, edges, p, self.grid, round_number=round_number, first_output=k)
-        for node in self.nodes:
-            node.update(trees)
-        self.forest += Forest.of_rounds([trees])
-        return tuple(trees)
+            trees += grow_trees(atoms, edges, p, self.grid, round_number=round_number, first_output=k)
+        return trees
 
     def run(self, rounds: int) -> Forest:
         self.setup()
@@ -140,7 +176,7 @@ def federation(
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     parts: Sequence[np.ndarray] | None = None,
-    grower: Grower = grow_trees,
+    statistics: str = "atoms",
 ) -> Federation:
     """A federation over the rows, split into the index arrays `parts` (one node by default)."""
     parts = [np.arange(len(labels))] if parts is None else parts
@@ -148,4 +184,4 @@ def federation(
         Node(parameters, values[i], labels[i], None if weights is None else weights[i], i.astype(np.uint64))
         for i in parts
     ]
-    return Federation(parameters, nodes, grower)
+    return Federation(parameters, nodes, statistics)
