@@ -19,9 +19,10 @@ from hanse.payload import Payload
 from hanse.rpc import from_proto, to_proto
 from hanse.v1 import node_pb2
 from hanse_coordinator.aggregators import AggregatorPool
+from hanse_coordinator.collecting import Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
 from hanse_coordinator.ledger_thread import LedgerThread
-from hanse_coordinator.runner import JobRunner, Surroundings
+from hanse_coordinator.runner import JobRunner
 from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
 from hanse_coordinator.states import AssignmentEvent, JobEvent
@@ -238,8 +239,7 @@ class Engine:
 
         Raises:
             NotFound, Forbidden: no such assignment of this node.
-            FencedOut: another agent process has it.
-            Conflict: its phase is over (`PHASE_OVER`).
+            Conflict: another agent process has it (`OLD_FENCE`).
         """
         if runner := self._holder(assignment):
             return runner.check(node, assignment, fence)

@@ -17,7 +17,7 @@ from hanse_coordinator.sessions import Sessions
 from hanse_coordinator.writes import Opening, StoredOutcome
 
 if TYPE_CHECKING:
-    from hanse_coordinator.runner import Surroundings
+    from hanse_coordinator.collecting import Surroundings
 
 __all__ = ["absence", "again", "fill", "first", "too_few"]
 

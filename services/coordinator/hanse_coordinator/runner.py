@@ -8,49 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
-from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, FencedOut, Forbidden, HanseError, Owner, PlatformError, Reason
+from hanse.errors import Conflict, FencedOut, HanseError, Owner, PlatformError, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, View, records
-from hanse.ledger.states import AssignmentState, Decision, JobState, PhaseState
+from hanse.ledger.states import Decision, JobState, PhaseState
 from hanse.logs import logger
-from hanse.rpc import to_proto
-from hanse.v1 import node_pb2, payload_pb2
+from hanse.v1 import node_pb2
 from hanse_coordinator import messages, outcomes, planning, writes
-from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, OutcomeReady, PhaseAggregation
-from hanse_coordinator.aggregators import AggregatorPool
+from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, OutcomeReady
+from hanse_coordinator.collecting import Collector, Mirror, Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
-from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.offers import Offers
 from hanse_coordinator.phase import OpenPhase
-from hanse_coordinator.sessions import NodeSession, Sessions
-from hanse_coordinator.settings import CoordinatorSettings
-from hanse_coordinator.states import ASSIGNMENT, JOB, PHASE, AssignmentEvent, Effect, JobEvent, PhaseEvent, step
+from hanse_coordinator.sessions import NodeSession
+from hanse_coordinator.states import JOB, PHASE, Effect, JobEvent, PhaseEvent, step
 
-__all__ = ["JobRunner", "Surroundings"]
+__all__ = ["JobRunner"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What every job shares."""
-
-    ledger: LedgerThread
-    store: ArtifactStore
-    sessions: Sessions
-    aggregators: AggregatorPool
-    settings: CoordinatorSettings
-    changed: Callable[[str], None]
-    """Called with a job's id whenever something that a watcher sees has changed."""
-
-    @property
-    def lease(self) -> float:
-        """Seconds that an assignment lives without progress."""
-        return self.settings.lease.total_seconds()
 
 
 class JobRunner:
@@ -58,17 +36,33 @@ class JobRunner:
 
     def __init__(self, around: Surroundings, job: records.Job) -> None:
         self._around = around
-        self.job = job
         self.spec = JobSpecification.model_validate_json(job.specification)
-        self.phase: OpenPhase | None = None
         self.offers = Offers(self.spec, around.sessions)
-        self._aggregation: PhaseAggregation | None = None
-        self._sources: dict[str, payload_pb2.PayloadSource] = {}
+        self._log = logger(job=job.id, name=job.name)
         self._inbox: asyncio.Queue[Input | Acknowledged | OutcomeReady | AggregationFailed] = asyncio.Queue()
+        self._mirror = Mirror(job, self.spec, self.offers, self._log)
+        self._collector = Collector(around, self._mirror, self._inbox.put_nowait)
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._failed_tries = 0
-        self._log = logger(job=job.id, name=job.name)
+
+    @property
+    def job(self) -> records.Job:
+        """The job as the ledger has it."""
+        return self._mirror.job
+
+    @property
+    def phase(self) -> OpenPhase | None:
+        """The phase that is open."""
+        return self._collector.phase
+
+    def progressed(self, node: str, progress: node_pb2.Progress) -> None:
+        """A node showed progress: its lease is renewed. Nothing is written."""
+        self._collector.progressed(node, progress)
+
+    def check(self, node: str, assignment: str, fence: int) -> records.Assignment:
+        """Judge an assignment before its bytes are taken. Raises as `Collector.check`."""
+        return self._collector.check(node, assignment, fence)
 
     # ---- The task
     def start(self) -> None:
@@ -79,8 +73,7 @@ class JobRunner:
         """Leave the job as it is in the ledger, for the next coordinator."""
         if self._timer:
             self._timer.cancel()
-        if self._aggregation:
-            self._aggregation.drop()
+        self._collector.drop_aggregation()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -142,16 +135,16 @@ class JobRunner:
             case Replied():
                 await self._replied(item)
             case Delivered():
-                await self._answer(item.recorded, self._delivered(item))
+                await self._answer(item.recorded, self._collector.delivered(item))
             case Settled():
-                await self._settled(item)
+                await self._collector.settled(item)
             case Command():
                 await self._answer(item.done, self._command(item))
-            case Acknowledged() if item.source is self._aggregation:
-                await self._acknowledged(item)
-            case OutcomeReady() if item.source is self._aggregation:
+            case Acknowledged() if item.source is self._collector.aggregation:
+                await self._collector.acknowledged(item)
+            case OutcomeReady() if item.source is self._collector.aggregation:
                 await self._outcome(item)
-            case AggregationFailed() if item.source is self._aggregation:
+            case AggregationFailed() if item.source is self._collector.aggregation:
                 await self._aggregation_failed(item.error)
 
     async def _answer(self, future: asyncio.Future[T], work: Awaitable[T]) -> None:
@@ -161,7 +154,7 @@ class JobRunner:
         except HanseError as error:
             if not future.done():
                 future.set_exception(error)
-            if isinstance(error, FencedOut) and error.code == FencedOut.default_code:
+            if isinstance(error, FencedOut):
                 raise
         except BaseException:
             if not future.done():
@@ -203,7 +196,7 @@ class JobRunner:
             if self.phase.record.state is PhaseState.OPEN:
                 await self._try_to_assign(self.phase)
             elif self.phase.record.state is PhaseState.COLLECTING:
-                await self._lapse(self.phase)
+                await self._collector.lapse(self.phase)
                 await self._close_if_settled(self.phase)
 
     # ---- Recovery
@@ -211,7 +204,7 @@ class JobRunner:
         def read(view: View) -> tuple[records.Job, list[records.Participation], records.Phase | None]:
             return view.job(self.job.id), view.participations(self.job.id), view.open_phase(self.job.id)
 
-        self.job, participants, phase = await self._around.ledger.read(read)
+        self._mirror.job, participants, phase = await self._around.ledger.read(read)
         self.offers.participants = {item.node: item for item in participants}
         if self.job.state is JobState.WAITING:
             await self._perform(Effect.OFFER_JOB)
@@ -227,51 +220,15 @@ class JobRunner:
 
         assignments, contributions = await self._around.ledger.read(read)
         left = (phase.deadline_at or 0) - phase.opened_at
-        self.phase = OpenPhase(phase, assignments, deadline=self._now + max(left, self._around.lease))
-        self.phase.delivered = {item.assignment: item for item in contributions}
-        for item in self.phase.live():
-            self.phase.renew(item.id, self._now + self._around.lease)
+        open_phase = OpenPhase(phase, assignments, deadline=self._now + max(left, self._around.lease))
+        open_phase.delivered = {item.assignment: item for item in contributions}
+        self._collector.phase = open_phase
+        for item in open_phase.live():
+            open_phase.renew(item.id, self._now + self._around.lease)
         if self.job.state is JobState.RUNNING:
-            self._begin_aggregation()
+            self._collector.begin()
             for session in self._around.sessions:
-                await self._resend(session, fresh=False)
-
-    def _begin_aggregation(self) -> None:
-        """Open the aggregation of the phase and hand over what is there; finish when nothing more comes."""
-        assert self.phase is not None
-        if self.phase.record.state is PhaseState.OPEN:
-            return
-        self._new_aggregation(self.phase.record)
-        assert self._aggregation is not None
-        for item in self.phase.assignments.values():
-            if item.state is AssignmentState.DELIVERED:
-                self._hand_over(item)
-        if self.phase.record.state is PhaseState.AGGREGATING:
-            self._aggregation.finish()
-
-    def _new_aggregation(self, phase: records.Phase | None) -> None:
-        around = self._around
-        if self._aggregation:
-            self._aggregation.drop()
-        state = phase.state_digest if phase else self.job.state_digest
-        self._aggregation = PhaseAggregation(
-            around.aggregators,
-            messages.facts(self.job, self.spec, self.offers.participants.values(), self._continue_from()),
-            messages.phase_description(around.store, phase) if phase else None,
-            bytes.fromhex(state) if state else None,
-            report=self._inbox.put_nowait,
-            patience=around.settings.aggregator_patience.total_seconds(),
-        )
-
-    def _continue_from(self) -> payload_pb2.PayloadSource | None:
-        digest = self.job.continue_from
-        return self._source(digest) if digest else None
-
-    def _hand_over(self, assignment: records.Assignment) -> None:
-        assert self.phase is not None
-        assert self._aggregation is not None
-        digest = bytes.fromhex(self.phase.delivered[assignment.id].digest)
-        self._aggregation.add(assignment.id, assignment.node, digest, unseen=assignment.unseen)
+                await self._collector.resend(session, fresh=False)
 
     # ---- The job's transitions
     async def _move(
@@ -294,18 +251,12 @@ class JobRunner:
             job = writes.write_job(tx, self.job, transition.state, actor=actor, reason=reason, body=body)
             return job, withdrawn
 
-        self.job, withdrawn = await self._around.ledger.write(work, patience=None)
+        self._mirror.job, withdrawn = await self._around.ledger.write(work, patience=None)
         self._log.info("job", state=self.job.state.value, reason=reason.sentence if reason else None)
-        if phase and phase_step:
-            if phase_step.state.ended:
-                self._tell_withdrawn(withdrawn, reason)
-                self.phase = None
-            if self._aggregation:
-                self._aggregation.drop()
-                self._aggregation = None
-        elif ending and self._aggregation:
-            self._aggregation.drop()
-            self._aggregation = None
+        if phase_step and phase_step.state.ended:
+            self._collector.leave(withdrawn, reason)
+        elif ending:
+            self._collector.drop_aggregation()
         for effect in transition.effects:
             await self._perform(effect)
 
@@ -328,13 +279,13 @@ class JobRunner:
         """Begin the job, or go on where it was stopped."""
         self._failed_tries = 0
         if self.phase is not None:
-            self._begin_aggregation()
+            self._collector.begin()
             return
         last = await self._around.ledger.read(lambda view: view.last_phase(self.job.id))
         if last is None or last.state is PhaseState.CLOSED:
-            self._new_aggregation(None)
-            assert self._aggregation is not None
-            self._aggregation.finish()
+            self._collector.aggregate(None)
+            assert self._collector.aggregation is not None
+            self._collector.aggregation.finish()
             return
         await self._open(planning.again(last, self._deadline))
 
@@ -360,12 +311,12 @@ class JobRunner:
         reason = self.offers.waiting_for()
         if reason != self.job.reason:
             await self._around.ledger.write(lambda tx: tx.update_job(self.job.id, reason=reason), patience=None)
-            self.job = replace(self.job, reason=reason)
+            self._mirror.job = replace(self.job, reason=reason)
 
     # ---- Nodes
     async def _connected(self, session: NodeSession, *, fresh: bool) -> None:
         await self._offer(session, fresh=fresh)
-        await self._resend(session, fresh=fresh)
+        await self._collector.resend(session, fresh=fresh)
 
     async def _offer(self, session: NodeSession, *, fresh: bool) -> None:
         if self.job.state not in {JobState.WAITING, JobState.RUNNING}:
@@ -405,162 +356,7 @@ class JobRunner:
 
         self.offers.participants[node] = await self._around.ledger.write(work, patience=None)
 
-    async def _resend(self, session: NodeSession, *, fresh: bool) -> None:
-        """A node is (back) here: give it what it still has to do. A new process gets a new fence."""
-        phase = self.phase
-        if phase is None or self.job.state is not JobState.RUNNING:
-            return
-        assignment = phase.of_node(session.node)
-        if assignment is None or assignment.state.ended:
-            return
-        await self._lease_again(phase, assignment, fence=assignment.fence + fresh)
-        self._send(session, phase, phase.assignments[assignment.id])
-
-    async def _lease_again(self, phase: OpenPhase, assignment: records.Assignment, *, fence: int) -> None:
-        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.SEND, what="the assignment")
-        if (transition.state, fence) != (assignment.state, assignment.fence):
-            await self._around.ledger.write(
-                lambda tx: tx.update_assignment(assignment.id, state=transition.state, fence=fence), patience=None
-            )
-            phase.update(assignment.id, state=transition.state, fence=fence)
-        phase.renew(assignment.id, self._now + self._around.lease)
-
-    def _send(self, session: NodeSession, phase: OpenPhase, assignment: records.Assignment) -> None:
-        record = phase.record
-        personal = record.personal.get(session.node)
-        session.send(
-            assign=node_pb2.Assign(
-                assignment=assignment.id,
-                fence=assignment.fence,
-                job=messages.job_description(self.job, self.spec, unseen=assignment.unseen),
-                phase=record.name,
-                round=record.round,
-                purpose=record.purpose.value,
-                attempt=record.attempt,
-                lease_s=self._around.lease,
-                deadline_s=max(0.0, phase.deadline - self._now),
-                instruction=self._source(record.instruction_digest or ""),
-                personal=self._source(personal) if personal else None,
-            )
-        )
-
-    def _source(self, digest: str) -> payload_pb2.PayloadSource:
-        if digest not in self._sources:
-            self._sources[digest] = messages.source(self._around.store, bytes.fromhex(digest))
-        return self._sources[digest]
-
-    def progressed(self, node: str, progress: node_pb2.Progress) -> None:
-        """A node showed progress: its lease is renewed. Nothing is written."""
-        phase = self.phase
-        assignment = phase.assignments.get(progress.assignment) if phase else None
-        if phase is None or assignment is None or assignment.node != node or assignment.fence != progress.fence:
-            return
-        if not assignment.state.ended:
-            fraction = min(max(progress.fraction, 0.0), 1.0)
-            phase.update(assignment.id, stage=progress.stage[:40], fraction=fraction)
-            phase.renew(assignment.id, self._now + self._around.lease)
-            self._around.changed(self.job.id)
-
-    def _tell_withdrawn(self, assignments: list[records.Assignment], reason: Reason | None) -> None:
-        for item in assignments:
-            if session := self._around.sessions.get(item.node):
-                session.send(withdraw=node_pb2.Withdraw(assignment=item.id, fence=item.fence, reason=to_proto(reason)))
-
     # ---- Contributions
-    def check(self, node: str, assignment_id: str, fence: int) -> records.Assignment:
-        """Judge an assignment before its bytes are taken.
-
-        Raises:
-            Forbidden: it is another node's.
-            FencedOut: it was handed on to another agent process.
-        """
-        assert self.phase is not None
-        assignment = self.phase.assignments[assignment_id]
-        if assignment.node != node:
-            raise Forbidden(f"assignment {assignment_id} is not of node '{node}'.", code="NOT_YOURS")
-        if assignment.fence != fence:
-            raise FencedOut(
-                f"assignment {assignment_id} has fence {assignment.fence}, not {fence}: another agent process has it.",
-                code="OLD_FENCE",
-            )
-        return assignment
-
-    async def _delivered(self, item: Delivered) -> bool:
-        phase = self.phase
-        if phase is None or item.assignment not in phase.assignments:
-            raise Conflict("the phase is over.", code="PHASE_OVER")
-        assignment = self.check(item.node, item.assignment, item.fence)
-        if known := phase.delivered.get(item.assignment):
-            if known.digest != item.digest:
-                raise Conflict(
-                    f"assignment {item.assignment} was answered already, with other bytes.", code="ALREADY_CONTRIBUTED"
-                )
-            return True
-        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.DELIVER, what="the assignment")
-        late = transition.state is AssignmentState.LATE
-
-        def work(tx: Transaction) -> records.Contribution:
-            tx.add_artifact(digest=item.digest, size=item.size, kind="contribution", job=self.job.id)
-            found = tx.add_contribution(
-                assignment=item.assignment,
-                phase=phase.record.id,
-                job=self.job.id,
-                node=item.node,
-                digest=item.digest,
-                size=item.size,
-                late=late,
-            )
-            tx.update_assignment(item.assignment, state=transition.state, fraction=1.0)
-            body = {"phase": phase.record.id, "digest": item.digest, "bytes": item.size, "late": late}
-            tx.event("contribution", job=self.job.id, node=item.node, body=body)
-            return found
-
-        contribution = await self._around.ledger.write(work, patience=None)
-        assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
-        if Effect.AGGREGATE in transition.effects:
-            phase.delivered[item.assignment] = contribution
-            self._hand_over(assignment)
-        return not late
-
-    async def _settled(self, item: Settled) -> None:
-        phase = self.phase
-        if phase is None or item.assignment not in phase.assignments:
-            return
-        assignment = self.check(item.node, item.assignment, item.fence)
-        if not assignment.state.ended:
-            await self._settle(phase, [(assignment, item.event, item.reason)])
-
-    async def _settle(self, phase: OpenPhase, items: list[tuple[records.Assignment, AssignmentEvent, Reason]]) -> None:
-        ends = [(a, step(ASSIGNMENT, a.state, event, what="the assignment").state, why) for a, event, why in items]
-
-        def work(tx: Transaction) -> None:
-            for assignment, state, reason in ends:
-                writes.write_settlement(tx, assignment, state, reason)
-
-        await self._around.ledger.write(work, patience=None)
-        for assignment, state, reason in ends:
-            phase.update(assignment.id, state=state, reason=reason)
-            self._log.info("assignment", node=assignment.node, state=state.value, reason=reason.sentence)
-
-    async def _lapse(self, phase: OpenPhase) -> None:
-        """Give up on those that show no progress, and on all that is open at the deadline."""
-        over = self._now >= phase.deadline
-        gone = phase.live() if over else phase.overdue(self._now)
-        if not gone:
-            return
-        reasons = [planning.absence(item, phase.record, self._around, self.spec, deadline=over) for item in gone]
-        await self._settle(
-            phase, [(item, AssignmentEvent.LAPSE, reason) for item, reason in zip(gone, reasons, strict=True)]
-        )
-        for item, reason in zip(gone, reasons, strict=True):
-            self._tell_withdrawn([item], reason)
-
-    async def _acknowledged(self, item: Acknowledged) -> None:
-        if item.rejection is not None and self.phase is not None:
-            assignment = self.phase.assignments[item.assignment]
-            if assignment.state is AssignmentState.DELIVERED:
-                await self._settle(self.phase, [(assignment, AssignmentEvent.REJECT, item.rejection)])
-
     # ---- The phase's transitions
     async def _try_to_assign(self, phase: OpenPhase) -> None:
         opening = self._plan(planning.again(phase.record, self._deadline, attempt=phase.record.attempt))
@@ -578,7 +374,7 @@ class JobRunner:
             await self._give_up(phase, planning.too_few(opening, self.spec))
 
     async def _close_if_settled(self, phase: OpenPhase) -> None:
-        aggregation = self._aggregation
+        aggregation = self._collector.aggregation
         if phase.live() or aggregation is None or any(map(aggregation.waits_for, phase.delivered)):
             return
         if phase.valid() < phase.record.quorum:
@@ -607,7 +403,7 @@ class JobRunner:
 
         withdrawn, record, assignments = await self._around.ledger.write(work, patience=None)
         self._log.warning("phase abandoned", phase=phase.record.name, round=phase.record.round, reason=reason.sentence)
-        self._tell_withdrawn(withdrawn, reason)
+        self._collector.tell_withdrawn(withdrawn, reason)
         self._enter(record, assignments)
 
     def _plan(self, opening: writes.Opening) -> writes.Opening:
@@ -621,21 +417,9 @@ class JobRunner:
         self._enter(record, assignments)
 
     def _enter(self, record: records.Phase, assignments: list[records.Assignment]) -> None:
-        """The ledger has the phase: mirror it, open its aggregation, send what is to be done."""
-        self.phase = phase = OpenPhase(record, assignments, deadline=self._now + self._deadline)
-        self._sources.clear()
-        if self._aggregation:
-            self._aggregation.drop()
-            self._aggregation = None
-        self.job = replace(self.job, round=record.round)
-        if record.state is not PhaseState.COLLECTING:
-            return
-        self._begin_aggregation()
-        for assignment in assignments:
-            phase.renew(assignment.id, self._now + self._around.lease)
-            session = self._around.sessions.get(assignment.node)
-            if session and assignment.state is AssignmentState.LEASED:
-                self._send(session, phase, assignment)
+        """The ledger has the phase: go to work on it."""
+        self._mirror.job = replace(self.job, round=record.round)
+        self._collector.enter(OpenPhase(record, assignments, deadline=self._now + self._deadline))
 
     # ---- Outcomes
     async def _outcome(self, item: OutcomeReady) -> None:
@@ -666,10 +450,10 @@ class JobRunner:
             record, assignments = writes.write_opening(tx, self.job, opening, lease_s=around.lease)
             return tx.job(self.job.id), record, assignments
 
-        self.job, record, assignments = await around.ledger.write(work, patience=None)
+        self._mirror.job, record, assignments = await around.ledger.write(work, patience=None)
         self._failed_tries = 0
         if record is None:
-            self.phase = self._aggregation = None
+            self._collector.leave([], None)
             self._log.info("job", state=self.job.state.value)
             for effect in finish.effects if finish else ():
                 await self._perform(effect)

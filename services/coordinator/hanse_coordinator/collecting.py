@@ -1,0 +1,306 @@
+"""The open phase at work: assignments out, contributions in, leases kept, the aggregator fed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from hanse.artifacts import ArtifactStore
+from hanse.errors import Conflict, Forbidden, Reason
+from hanse.jobs import JobSpecification
+from hanse.ledger import Transaction, records
+from hanse.ledger.states import AssignmentState, JobState, PhaseState
+from hanse.rpc import to_proto
+from hanse.v1 import node_pb2, payload_pb2
+from hanse_coordinator import messages, planning, writes
+from hanse_coordinator.aggregation import Acknowledged, PhaseAggregation, Report
+from hanse_coordinator.aggregators import AggregatorPool
+from hanse_coordinator.inputs import Delivered, Settled
+from hanse_coordinator.ledger_thread import LedgerThread
+from hanse_coordinator.offers import Offers
+from hanse_coordinator.phase import OpenPhase
+from hanse_coordinator.sessions import NodeSession, Sessions
+from hanse_coordinator.settings import CoordinatorSettings
+from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, Effect, step
+
+__all__ = ["Collector", "Mirror", "Surroundings"]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What every job shares."""
+
+    ledger: LedgerThread
+    store: ArtifactStore
+    sessions: Sessions
+    aggregators: AggregatorPool
+    settings: CoordinatorSettings
+    changed: Callable[[str], None]
+    """Called with a job's id whenever something that a watcher sees has changed."""
+
+    @property
+    def lease(self) -> float:
+        """Seconds that an assignment lives without progress."""
+        return self.settings.lease.total_seconds()
+
+
+@dataclass
+class Mirror:
+    """A job as the ledger has it."""
+
+    job: records.Job
+    spec: JobSpecification
+    offers: Offers
+    log: structlog.typing.FilteringBoundLogger
+
+
+class Collector:
+    """Holds the phase that is open. It never changes the job's state: that is the runner's."""
+
+    def __init__(self, around: Surroundings, mirror: Mirror, report: Report) -> None:
+        self._around = around
+        self._mirror = mirror
+        self._report = report
+        self.phase: OpenPhase | None = None
+        self.aggregation: PhaseAggregation | None = None
+        self._sources: dict[str, payload_pb2.PayloadSource] = {}
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def enter(self, phase: OpenPhase) -> None:
+        """The ledger has the phase: open its aggregation, send what is to be done."""
+        self.drop_aggregation()
+        self._sources.clear()
+        self.phase = phase
+        if phase.record.state is not PhaseState.COLLECTING:
+            return
+        self.begin()
+        for assignment in phase.live():
+            phase.renew(assignment.id, self._now + self._around.lease)
+            session = self._around.sessions.get(assignment.node)
+            if session and assignment.state is AssignmentState.LEASED:
+                self.send(session, phase, assignment)
+
+    def leave(self, withdrawn: list[records.Assignment], reason: Reason | None) -> None:
+        """The phase is over: tell those who were still at it."""
+        self.tell_withdrawn(withdrawn, reason)
+        self.drop_aggregation()
+        self.phase = None
+
+    def drop_aggregation(self) -> None:
+        """Whatever the aggregator is doing is no longer wanted."""
+        if self.aggregation:
+            self.aggregation.drop()
+            self.aggregation = None
+
+    def begin(self) -> None:
+        """Open the aggregation of the phase and hand over what is there; finish when nothing more comes."""
+        assert self.phase is not None
+        if self.phase.record.state is PhaseState.OPEN:
+            return
+        self.aggregate(self.phase.record)
+        assert self.aggregation is not None
+        for item in self.phase.assignments.values():
+            if item.state is AssignmentState.DELIVERED:
+                self._hand_over(item)
+        if self.phase.record.state is PhaseState.AGGREGATING:
+            self.aggregation.finish()
+
+    def aggregate(self, phase: records.Phase | None) -> None:
+        """Begin an aggregation: of a phase, or (None) of a job that begins."""
+        around, mirror = self._around, self._mirror
+        self.drop_aggregation()
+        state = phase.state_digest if phase else self._mirror.job.state_digest
+        self.aggregation = PhaseAggregation(
+            around.aggregators,
+            messages.facts(
+                self._mirror.job, self._mirror.spec, self._mirror.offers.participants.values(), self._continue_from()
+            ),
+            messages.phase_description(around.store, phase) if phase else None,
+            bytes.fromhex(state) if state else None,
+            report=self._report,
+            patience=around.settings.aggregator_patience.total_seconds(),
+        )
+
+    def _continue_from(self) -> payload_pb2.PayloadSource | None:
+        digest = self._mirror.job.continue_from
+        return self._source(digest) if digest else None
+
+    def _hand_over(self, assignment: records.Assignment) -> None:
+        assert self.phase is not None
+        assert self.aggregation is not None
+        digest = bytes.fromhex(self.phase.delivered[assignment.id].digest)
+        self.aggregation.add(assignment.id, assignment.node, digest, unseen=assignment.unseen)
+
+    async def resend(self, session: NodeSession, *, fresh: bool) -> None:
+        """A node is (back) here: give it what it still has to do. A new process gets a new fence."""
+        phase = self.phase
+        if phase is None or self._mirror.job.state is not JobState.RUNNING:
+            return
+        assignment = phase.of_node(session.node)
+        if assignment is None or assignment.state.ended:
+            return
+        await self._lease_again(phase, assignment, fence=assignment.fence + fresh)
+        self.send(session, phase, phase.assignments[assignment.id])
+
+    async def _lease_again(self, phase: OpenPhase, assignment: records.Assignment, *, fence: int) -> None:
+        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.SEND, what="the assignment")
+        if (transition.state, fence) != (assignment.state, assignment.fence):
+            await self._around.ledger.write(
+                lambda tx: tx.update_assignment(assignment.id, state=transition.state, fence=fence), patience=None
+            )
+            phase.update(assignment.id, state=transition.state, fence=fence)
+        phase.renew(assignment.id, self._now + self._around.lease)
+
+    def send(self, session: NodeSession, phase: OpenPhase, assignment: records.Assignment) -> None:
+        """Queue an assignment on its node's session."""
+        record = phase.record
+        personal = record.personal.get(session.node)
+        session.send(
+            assign=node_pb2.Assign(
+                assignment=assignment.id,
+                fence=assignment.fence,
+                job=messages.job_description(self._mirror.job, self._mirror.spec, unseen=assignment.unseen),
+                phase=record.name,
+                round=record.round,
+                purpose=record.purpose.value,
+                attempt=record.attempt,
+                lease_s=self._around.lease,
+                deadline_s=max(0.0, phase.deadline - self._now),
+                instruction=self._source(record.instruction_digest or ""),
+                personal=self._source(personal) if personal else None,
+            )
+        )
+
+    def _source(self, digest: str) -> payload_pb2.PayloadSource:
+        if digest not in self._sources:
+            self._sources[digest] = messages.source(self._around.store, bytes.fromhex(digest))
+        return self._sources[digest]
+
+    def progressed(self, node: str, progress: node_pb2.Progress) -> None:
+        """A node showed progress: its lease is renewed. Nothing is written."""
+        phase = self.phase
+        assignment = phase.assignments.get(progress.assignment) if phase else None
+        if phase is None or assignment is None or assignment.node != node or assignment.fence != progress.fence:
+            return
+        if not assignment.state.ended:
+            fraction = min(max(progress.fraction, 0.0), 1.0)
+            phase.update(assignment.id, stage=progress.stage[:40], fraction=fraction)
+            phase.renew(assignment.id, self._now + self._around.lease)
+            self._around.changed(self._mirror.job.id)
+
+    def tell_withdrawn(self, assignments: list[records.Assignment], reason: Reason | None) -> None:
+        """Tell nodes that are connected to stop, and why."""
+        for item in assignments:
+            if session := self._around.sessions.get(item.node):
+                session.send(withdraw=node_pb2.Withdraw(assignment=item.id, fence=item.fence, reason=to_proto(reason)))
+
+    def check(self, node: str, assignment_id: str, fence: int) -> records.Assignment:
+        """Judge an assignment before its bytes are taken.
+
+        Raises:
+            Forbidden: it is another node's.
+            Conflict: it was handed on to another agent process.
+        """
+        assert self.phase is not None
+        assignment = self.phase.assignments[assignment_id]
+        if assignment.node != node:
+            raise Forbidden(f"assignment {assignment_id} is not of node '{node}'.", code="NOT_YOURS")
+        if assignment.fence != fence:
+            raise Conflict(
+                f"assignment {assignment_id} has fence {assignment.fence}, not {fence}: another agent process has it.",
+                code="OLD_FENCE",
+            )
+        return assignment
+
+    async def delivered(self, item: Delivered) -> bool:
+        """Record a contribution, once. False: too late to count.
+
+        Raises:
+            Conflict: the phase is over (`PHASE_OVER`), or the assignment was answered with other bytes.
+            as `check`.
+        """
+        phase = self.phase
+        if phase is None or item.assignment not in phase.assignments:
+            raise Conflict("the phase is over.", code="PHASE_OVER")
+        assignment = self.check(item.node, item.assignment, item.fence)
+        if known := phase.delivered.get(item.assignment):
+            if known.digest != item.digest:
+                raise Conflict(
+                    f"assignment {item.assignment} was answered already, with other bytes.", code="ALREADY_CONTRIBUTED"
+                )
+            return True
+        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.DELIVER, what="the assignment")
+        late = transition.state is AssignmentState.LATE
+
+        def work(tx: Transaction) -> records.Contribution:
+            tx.add_artifact(digest=item.digest, size=item.size, kind="contribution", job=self._mirror.job.id)
+            found = tx.add_contribution(
+                assignment=item.assignment,
+                phase=phase.record.id,
+                job=self._mirror.job.id,
+                node=item.node,
+                digest=item.digest,
+                size=item.size,
+                late=late,
+            )
+            tx.update_assignment(item.assignment, state=transition.state, fraction=1.0)
+            body = {"phase": phase.record.id, "digest": item.digest, "bytes": item.size, "late": late}
+            tx.event("contribution", job=self._mirror.job.id, node=item.node, body=body)
+            return found
+
+        contribution = await self._around.ledger.write(work, patience=None)
+        assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
+        if Effect.AGGREGATE in transition.effects:
+            phase.delivered[item.assignment] = contribution
+            self._hand_over(assignment)
+        return not late
+
+    async def settled(self, item: Settled) -> None:
+        """A node refused or failed. Raises as `check`."""
+        phase = self.phase
+        if phase is None or item.assignment not in phase.assignments:
+            return
+        assignment = self.check(item.node, item.assignment, item.fence)
+        if not assignment.state.ended:
+            await self.settle(phase, [(assignment, item.event, item.reason)])
+
+    async def settle(self, phase: OpenPhase, items: list[tuple[records.Assignment, AssignmentEvent, Reason]]) -> None:
+        """End assignments without a contribution, all in one transaction."""
+        ends = [(a, step(ASSIGNMENT, a.state, event, what="the assignment").state, why) for a, event, why in items]
+
+        def work(tx: Transaction) -> None:
+            for assignment, state, reason in ends:
+                writes.write_settlement(tx, assignment, state, reason)
+
+        await self._around.ledger.write(work, patience=None)
+        for assignment, state, reason in ends:
+            phase.update(assignment.id, state=state, reason=reason)
+            self._mirror.log.info("assignment", node=assignment.node, state=state.value, reason=reason.sentence)
+
+    async def lapse(self, phase: OpenPhase) -> None:
+        """Give up on those that show no progress, and on all that is open at the deadline."""
+        over = self._now >= phase.deadline
+        gone = phase.live() if over else phase.overdue(self._now)
+        if not gone:
+            return
+        reasons = [
+            planning.absence(item, phase.record, self._around, self._mirror.spec, deadline=over) for item in gone
+        ]
+        await self.settle(
+            phase, [(item, AssignmentEvent.LAPSE, reason) for item, reason in zip(gone, reasons, strict=True)]
+        )
+        for item, reason in zip(gone, reasons, strict=True):
+            self.tell_withdrawn([item], reason)
+
+    async def acknowledged(self, item: Acknowledged) -> None:
+        """The aggregator took a contribution, or rejected it."""
+        if item.rejection is not None and self.phase is not None:
+            assignment = self.phase.assignments[item.assignment]
+            if assignment.state is AssignmentState.DELIVERED:
+                await self.settle(self.phase, [(assignment, AssignmentEvent.REJECT, item.rejection)])
