@@ -22,6 +22,7 @@ from pydantic import Field
 
 from hanse.errors import Conflict, HanseError, OperatorError, PlatformError
 from hanse.security import Authority, Identity, KeyPair, write_atomically
+from hanse.security.certificates import require_issued_by
 from hanse.security.identity import CERTIFICATE_FAULTS
 from hanse.settings import Settings
 
@@ -219,7 +220,7 @@ def _still_good(folder: Path, authority: Authority) -> bool:
             certificate_pem=(folder / "service.crt").read_bytes(), key_pem=(folder / "service.key").read_bytes()
         )
         certificate = pair.certificate
-        certificate.verify_directly_issued_by(authority.certificate)
+        require_issued_by(certificate, authority.certificate)
         left = certificate.not_valid_after_utc - datetime.now(UTC)
         return pair.is_consistent() and left > SERVICE_LIFETIME / 3
     except (OSError, HanseError, *CERTIFICATE_FAULTS):

@@ -1,0 +1,5 @@
+"""`python -m hanse.cli`."""
+
+from hanse.cli import main
+
+main()
