@@ -26,7 +26,7 @@ from hanse.method import (
     Rejection,
     Scope,
 )
-from hanse.payload import Payload
+from hanse.payload import CHUNK, Payload
 from hanse.rpc import INLINE_LIMIT, from_proto, to_proto
 from hanse.v1 import aggregator_pb2, node_pb2, payload_pb2
 
@@ -43,12 +43,18 @@ def small(payload: Payload) -> bool:
 
 
 def placing(keep: Keep) -> Place:
-    """Small payloads inside the message; `keep` takes the others and says what they are called."""
+    """Small payloads inside the message; `keep` takes the others and says what they are called.
+
+    One `Place` serves one message: when 1 MiB is inside it, further payloads are kept, however small.
+    """
+    room = CHUNK
 
     def place(payload: Payload) -> payload_pb2.PayloadSource:
-        if small(payload):
-            return payload_pb2.PayloadSource(inline=payload.image())
-        return payload_pb2.PayloadSource(artifact=keep(payload))
+        nonlocal room
+        if not small(payload) or payload.size > room:
+            return payload_pb2.PayloadSource(artifact=keep(payload))
+        room -= payload.size
+        return payload_pb2.PayloadSource(inline=payload.image())
 
     return place
 

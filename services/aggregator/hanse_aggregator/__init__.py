@@ -1,0 +1,1 @@
+"""The aggregator: hosts the server halves of methods; keeps nothing between calls."""
