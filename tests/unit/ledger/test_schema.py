@@ -97,12 +97,12 @@ def test_migrating_twice_changes_nothing(ledger: Ledger) -> None:
         assert view.head().sequence == 1
 
 
-def test_two_coordinators_that_start_at_once_migrate_one_after_the_other(url: str) -> None:
+def test_two_coordinators_that_start_at_once_migrate_one_after_the_other(bare_url: str) -> None:
     faults: list[BaseException] = []
 
     def start() -> None:
         try:
-            with Ledger.open(url) as ledger:
+            with Ledger.open(bare_url) as ledger:
                 ledger.migrate()
                 ledger.require_schema()
         except BaseException as error:

@@ -182,8 +182,8 @@ def test_a_locked_ledger_is_an_error_of_the_platform_with_a_remedy(tmp_path: Pat
     assert busy.value.code == "LEDGER_BUSY"
 
 
-def test_a_ledger_without_tables_says_so(url: str) -> None:
-    with Ledger.open(url) as ledger:
+def test_a_ledger_without_tables_says_so(bare_url: str) -> None:
+    with Ledger.open(bare_url) as ledger:
         with pytest.raises(PlatformError, match="Migrate it first") as bare, ledger.read() as view:
             view.jobs()
         assert bare.value.code == "LEDGER_SCHEMA"
