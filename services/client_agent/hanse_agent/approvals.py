@@ -89,6 +89,12 @@ class Approvals:
         self._write(decided)
         return decided
 
+    def drop(self, job: str) -> None:
+        """Forget a job that ended before anybody decided; decisions stay, as a record."""
+        known = self.get(job)
+        if known is not None and known.state == "waiting":
+            (self.folder / f"{safe_name(job)}.json").unlink(missing_ok=True)
+
     def stamp(self) -> tuple[tuple[str, int], ...]:
         """Changes whenever a decision is written."""
         return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in self.folder.glob("*.json")))

@@ -126,7 +126,7 @@ def open_channel(
     channel = grpc.aio.secure_channel(
         str(address), channel_credentials(authority_pem, pair), options=channel_options(server_name=server_name)
     )
-    stub: node_pb2_grpc.NodeServiceAsyncStub = node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[assignment]
+    stub: node_pb2_grpc.NodeServiceAsyncStub = node_pb2_grpc.NodeServiceStub(channel)
     return channel, stub
 
 

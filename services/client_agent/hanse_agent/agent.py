@@ -1,0 +1,320 @@
+"""One node identity at work: it keeps a session, answers offers, has assignments performed, and leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from hanse.errors import Forbidden, HanseError, Unauthenticated, Unreachable
+from hanse.logs import logger
+from hanse.rpc import version
+from hanse.v1 import node_pb2
+from hanse_agent.approvals import Approvals
+from hanse_agent.catalogue import Catalogue
+from hanse_agent.delivery import Delivery
+from hanse_agent.egress import EgressJournal
+from hanse_agent.folder import StateFolder, utc_now
+from hanse_agent.heads import LedgerHeads
+from hanse_agent.identity import NodeIdentity, all_addresses
+from hanse_agent.jobs import Jobs, Spooled
+from hanse_agent.link import Links
+from hanse_agent.offers import Offers
+from hanse_agent.performing import Performing
+from hanse_agent.pool import WorkerPool
+from hanse_agent.probing import explained
+from hanse_agent.renewal import keep_renewed
+from hanse_agent.session import Session
+from hanse_agent.settings import AgentConfig
+from hanse_agent.status import StatusBoard
+from hanse_agent.work import Work, Workbench
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 15.0
+DRAIN_S = 20.0
+RETRY_DATASETS_S = 60.0
+_EXPLAIN_EVERY = 10
+
+
+class NodeAgent:
+    """A node. `run` until `stop`, or until the coordinator will not have it any more."""
+
+    def __init__(self, config: AgentConfig, pool: WorkerPool) -> None:
+        """Set up; nothing is opened or sent yet.
+
+        Raises:
+            SiteError: the node has not joined.
+            Unauthenticated: its certificate ran out.
+        """
+        self.config = config
+        self.folder = StateFolder(config.state)
+        self.identity = NodeIdentity.require(self.folder.identity)
+        self.identity.require_current()
+        self.node = self.identity.node
+        self._log = logger(node=self.node)
+        self._instance = secrets.token_bytes(16)
+        self._links = Links()
+        self._stopping = asyncio.Event()
+        self._greet_anew = asyncio.Event()
+        self._session: Session | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._catalogue = Catalogue(config, pool)
+        self._pool = pool
+
+    async def run(self) -> None:
+        """Work until `stop`.
+
+        Raises:
+            Conflict: another agent works in the state folder.
+            OperatorError: the options of a dataset are wrong.
+            Unauthenticated, Forbidden: the coordinator will not have this node any more, with its reason.
+        """
+        with ExitStack() as stack:
+            self.folder.create()
+            stack.enter_context(self.folder.lock())
+            self._furnish()
+            await self._catalogue.refresh()
+            self.status.set(
+                datasets=[_shown(offer) for offer in self._catalogue.offers()], methods=self._catalogue.methods
+            )
+            self._bench.resume()
+            helpers = [
+                asyncio.create_task(keep_renewed(self.folder, self._links, self._take_renewed)),
+                asyncio.create_task(self._offers.watch()),
+                asyncio.create_task(self._retry_datasets()),
+            ]
+            try:
+                await self._stay_connected()
+            finally:
+                for task in (*helpers, *self._retiring):
+                    task.cancel()
+                await asyncio.gather(*helpers, *self._retiring, return_exceptions=True)
+                await self._bench.stop(deliver_for_s=0)
+                self.status.set(connection={"state": "not running"})
+                self.status.write()
+
+    def stop(self) -> None:
+        """Leave in good order: finish what is on its way out, say goodbye, return from `run`."""
+        self._stopping.set()
+
+    def _furnish(self) -> None:
+        folder = self.folder
+        approvals = Approvals(folder.approvals)
+        jobs = Jobs(folder.jobs)
+        self._heads = LedgerHeads(folder.heads)
+        self._offers = Offers(self._catalogue, approvals, self._links)
+        self._bench = Workbench(
+            node=self.node,
+            jobs=jobs,
+            links=self._links,
+            performing=Performing(
+                node=self.node,
+                config=self.config,
+                jobs=jobs,
+                links=self._links,
+                pool=self._pool,
+                catalogue=self._catalogue,
+                approvals=approvals,
+            ),
+            delivery=Delivery(
+                node=self.node, links=self._links, journal=EgressJournal(folder.egress), on_progress=self._uploading
+            ),
+            on_change=lambda: self.status.changed(),
+            on_error=lambda reason: self.status.error(reason),
+        )
+        self.status = StatusBoard(folder, lambda: [_shown_work(work) for work in self._bench.live])
+
+    # ---- Connection
+    async def _stay_connected(self) -> None:
+        failures, turn = 0, 0
+        while not self._stopping.is_set():
+            self._greet_anew.clear()
+            addresses = all_addresses(self.config.coordinator, self.identity.addresses)
+            session = Session(
+                self.identity,
+                addresses[turn % len(addresses)],
+                handler=self._direct,
+                on_head=self._heads.saw,
+            )
+            running = asyncio.create_task(session.run(self._hello()))
+            welcomed = asyncio.create_task(session.welcomed.wait())
+            stopping = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait({running, welcomed, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if session.welcomed.is_set():
+                    failures = 0
+                    await self._connected(session, running)
+                if running.done():
+                    running.result()
+                elif self._stopping.is_set():
+                    await self._leave(session, running)
+                    return
+                else:
+                    self._keep(running)  # the next session replaces this one, which is drained in the background
+            except HanseError as error:
+                turn += 1
+                failures += 1
+                await self._disconnected(error, session, failures)
+            finally:
+                welcomed.cancel()
+                stopping.cancel()
+                if running.done() or not session.welcomed.is_set():
+                    running.cancel()
+                    await asyncio.gather(running, return_exceptions=True)
+                    self._links.lost(session.link)
+
+    async def _connected(self, session: Session, running: asyncio.Task[None]) -> None:
+        """Use a session that is open until it ends, is to be replaced, or the agent stops."""
+        old, self._session = self._session, session
+        self._links.set(session.link)
+        self._log.info("connected", coordinator=str(session.address))
+        self.status.set(
+            connection={"state": "connected", "coordinator": str(session.address), "since": utc_now()},
+            clock_skew_s=round(session.clock_skew_s, 1),
+        )
+        if old is not None and not old.link.gone.is_set():
+            self._retire(old)
+        self._bench.report_failures()
+        running.add_done_callback(lambda _: self._links.lost(session.link))
+        renewed = asyncio.create_task(self._greet_anew.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({running, renewed, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        renewed.cancel()
+        stopping.cancel()
+
+    async def _disconnected(self, error: HanseError, session: Session, failures: int) -> None:
+        """Say why, and pause before the next attempt.
+
+        Raises:
+            Unauthenticated, Forbidden: trying again cannot help.
+        """
+        if isinstance(error, Unauthenticated | Forbidden):
+            self.status.error(error.reason)
+            raise error
+        if isinstance(error, Unreachable) and failures % _EXPLAIN_EVERY == 1 and not session.welcomed.is_set():
+            trust = self.identity
+            error = await explained(
+                error, session.address, authority_pem=trust.authority_pem, server_name=trust.server_name
+            )
+        pause = random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1))  # noqa: S311
+        self._log.warning("not connected", code=error.code, reason=str(error), again_in_s=round(pause, 1))
+        self.status.set(connection={"state": "disconnected", "coordinator": str(session.address), "since": utc_now()})
+        self.status.error(error.reason)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), pause)
+        if not self._stopping.is_set():
+            self.identity = NodeIdentity.require(self.folder.identity)  # `join` may have brought a new certificate
+            self.identity.require_current()
+
+    async def _leave(self, session: Session, running: asyncio.Task[None]) -> None:
+        if session.welcomed.is_set():
+            self._log.info("leaving")
+            self.status.set(connection={"state": "leaving", "since": utc_now()})
+            await self._bench.stop(deliver_for_s=DRAIN_S)
+            session.link.send(leaving=node_pb2.Leaving(sentence="the agent was asked to stop."))
+            session.leave()
+            with suppress(HanseError):
+                await running
+        else:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _retire(self, old: Session) -> None:
+        """Let what goes over an old session's channel come to its end, then close it."""
+
+        async def drained() -> None:
+            old.link.retired.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(old.link.drained(), old.link.lease_s or DRAIN_S)
+            old.leave()
+
+        self._keep(asyncio.create_task(drained()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Let a task end in the background; how an old session ends interests nobody."""
+        self._retiring.add(task)
+        task.add_done_callback(lambda done: (self._retiring.discard(done), done.cancelled() or done.exception()))
+
+    def _take_renewed(self, identity: NodeIdentity) -> None:
+        self.identity = identity
+        self._greet_anew.set()
+
+    def _hello(self) -> node_pb2.Hello:
+        return node_pb2.Hello(
+            version=version("hanse-agent"),
+            instance=self._instance,
+            methods=self._catalogue.methods,
+            datasets=self._catalogue.offers(),
+            labels=self.config.labels,
+            policy_digest=self.config.policy.digest,
+            in_hand=self._bench.in_hand(),
+        )
+
+    # ---- Directives
+    def _direct(self, directive: node_pb2.Directive) -> None:
+        which = directive.WhichOneof("directive")
+        try:
+            match which:
+                case "offer":
+                    self._offers.take(directive.offer.job)
+                case "assign":
+                    self._bench.assign(directive.assign)
+                case "withdraw":
+                    self._bench.withdraw(directive.withdraw)
+                case "receipt":
+                    self._bench.receipt(directive.receipt)
+                case "job_ended":
+                    self._offers.end(directive.job_ended.job)
+                    self._bench.end_job(directive.job_ended.job)
+                case "drain":
+                    self._log.info("the coordinator is about to go away", reason=directive.drain.reason.sentence)
+                case _:
+                    self._log.warning("directive not understood", directive=which)
+        except HanseError as error:  # an identifier that no coordinator of ours would send
+            self._log.warning("directive not followed", directive=which, reason=str(error))
+
+    def _uploading(self, spooled: Spooled, fraction: float) -> None:
+        if link := self._links.current:
+            task = spooled.task
+            progress = node_pb2.Progress(
+                assignment=task.assignment, fence=task.fence, stage="upload", fraction=fraction
+            )
+            link.send(progress=progress)
+
+    # ---- Datasets
+    async def _retry_datasets(self) -> None:
+        """Look again at datasets that cannot be read, and greet the coordinator anew when one has come back."""
+        while True:
+            await asyncio.sleep(RETRY_DATASETS_S)
+            if not self._catalogue.unavailable:
+                continue
+            before = set(self._catalogue.unavailable)
+            try:
+                await self._catalogue.refresh()
+            except HanseError as error:
+                self._log.warning("datasets not described", reason=str(error))
+                continue
+            if set(self._catalogue.unavailable) != before:
+                self.status.set(datasets=[_shown(offer) for offer in self._catalogue.offers()])
+                self._greet_anew.set()
+
+
+def _shown(offer: node_pb2.DatasetOffer) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": offer.name, "kind": offer.kind, "rows": offer.rows}
+    if offer.HasField("unavailable"):
+        shown |= {"rows": None, "unavailable": offer.unavailable.sentence}
+    return shown
+
+
+def _shown_work(work: Work) -> dict[str, Any]:
+    return {
+        "assignment": work.assignment,
+        "job": work.job,
+        "job_name": work.job_name,
+        "round": work.round,
+        "phase": work.phase,
+        "stage": work.stage.value,
+        "fraction": round(work.fraction, 3) if work.fraction >= 0 else None,
+    }
