@@ -14,7 +14,7 @@ import numpy as np
 from hanse.errors import SiteError
 from hanse.learning.arrays import FLOAT32_MAX, Float32, Float64, Int32, Int64
 from hanse.learning.bin_edges import BinEdges
-from hanse.learning.fixed_point import integer_bincount
+from hanse.learning.fixed_point import bincount_halves, exact_halves
 from hanse.learning.sketch import BucketMapping, Sketch
 
 MISSING = -1
@@ -88,23 +88,25 @@ class BucketedValues:
         """One sketch per feature with the integer `weights` [n] of the rows, of the chosen `rows` only if given
         (indices or a mask). Missing values are not counted."""
         codes = self.codes if rows is None else self.codes[:, rows]
-        chosen = weights if rows is None else weights[rows]
+        chosen = exact_halves(weights if rows is None else weights[rows])
         sketches = []
         for code, ordinals in zip(codes, self.ordinals, strict=True):
-            counts = integer_bincount(code, chosen, len(ordinals) + 1)[:-1]
+            counts = bincount_halves(code, chosen, len(ordinals) + 1)[:-1]
             kept = counts > 0
             sketches.append(Sketch(ordinals[kept], counts[kept]))
         return tuple(sketches)
 
     def bins(self, edges: BinEdges) -> Int32:
-        """Bin ids int32 [n, F] by look-up; equal to `bin_values` of the raw values for edges that lie on
-        bucket boundaries."""
-        ids = np.empty((self.codes.shape[1], edges.features), dtype=np.int32)
+        """Bin ids int32 [n, F], column by column in memory, by look-up.
+
+        They equal `bin_values` of the raw values, for edges that lie on bucket boundaries.
+        """
+        ids = np.empty(self.codes.shape, dtype=np.int32)
         for f, (code, lower) in enumerate(zip(self.codes, self.lower, strict=True)):
             cuts = edges.of_feature(f)
             table = np.minimum(np.searchsorted(cuts, lower, side="right"), len(cuts) - 1)
-            ids[:, f] = np.append(table, MISSING).astype(np.int32)[code]
-        return ids
+            ids[f] = np.append(table, MISSING).astype(np.int32)[code]
+        return ids.T
 
 
 def _filled(present: np.ndarray, place: np.ndarray, missing: int) -> Int32:

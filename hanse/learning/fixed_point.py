@@ -22,6 +22,7 @@ GRID_EXPONENT = -20
 _LIMIT = 2.0**62
 # float64 adds integers exactly below this.
 _EXACT_FLOAT64 = 2**53
+_HALF_BITS = 26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +97,28 @@ def check_sum(arrays: Sequence[Int64], *, name: str) -> None:
         raise _overflow(name)
 
 
-def integer_bincount(index: np.ndarray, weights: Int64, length: int) -> Int64:
-    """Sum integer `weights` [n] by `index` [n] into `length` cells, exactly.
+Halves = tuple[tuple[int, Float64], ...]
 
-    NumPy's bincount adds in float64. Where the total magnitude could pass 2^53 the weights are added in two
-    halves, which are exact each.
+
+def exact_halves(weights: Int64) -> Halves:
+    """Integer weights [n] as float64 numbers that bincount adds exactly, each with the power of two it counts.
+
+    NumPy's bincount adds in float64: weights whose total magnitude could pass 2^53 come in two halves.
     """
-    bound = int(np.max(np.abs(weights), initial=0)) * len(weights)
-    if bound < _EXACT_FLOAT64:
-        return np.bincount(index, weights, length).astype(np.int64)
-    low = weights & ((1 << 26) - 1)
-    high = weights >> 26
-    return np.bincount(index, low, length).astype(np.int64) + (np.bincount(index, high, length).astype(np.int64) << 26)
+    if int(np.max(np.abs(weights), initial=0)) * len(weights) < _EXACT_FLOAT64:
+        return ((0, weights.astype(np.float64)),)
+    low = weights & ((1 << _HALF_BITS) - 1)
+    return (0, low.astype(np.float64)), (_HALF_BITS, (weights >> _HALF_BITS).astype(np.float64))
+
+
+def bincount_halves(index: np.ndarray, halves: Halves, length: int) -> Int64:
+    """Sum the weights that `halves` stand for by `index` [n] into `length` cells, exactly."""
+    total = np.zeros(length, dtype=np.int64)
+    for power, weights in halves:
+        total += np.bincount(index, weights, length).astype(np.int64) << power
+    return total
+
+
+def integer_bincount(index: np.ndarray, weights: Int64, length: int) -> Int64:
+    """Sum integer `weights` [n] by `index` [n] into `length` cells, exactly."""
+    return bincount_halves(index, exact_halves(weights), length)

@@ -16,7 +16,7 @@ import numpy as np
 from hanse.errors import RejectedContribution
 from hanse.learning.arrays import Int32, Int64
 from hanse.learning.bin_edges import BinEdges
-from hanse.learning.fixed_point import add, integer_bincount
+from hanse.learning.fixed_point import add, bincount_halves, exact_halves
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,14 @@ def histograms(
     slot_of[nodes] = np.arange(len(nodes))
     slot = slot_of[position]
     rows = np.flatnonzero(slot >= 0)
-    slot, chosen = slot[rows], bins[rows]
-    pairs = (gradient[rows], hessian[rows])
+    slot = slot[rows]
+    pairs = (exact_halves(gradient[rows]), exact_halves(hessian[rows]))
     sums = np.zeros((len(nodes), 2, len(edges.cuts)), dtype=np.int64)
     for f, width in enumerate(edges.bins.tolist()):
         # The first cell of each slot takes the missing values, and is left out.
-        cell = slot * (width + 1) + chosen[:, f] + 1
+        cell = slot * (width + 1) + bins[:, f][rows] + 1
         for which, values in enumerate(pairs):
-            counted = integer_bincount(cell, values, len(nodes) * (width + 1)).reshape(len(nodes), width + 1)
+            counted = bincount_halves(cell, values, len(nodes) * (width + 1)).reshape(len(nodes), width + 1)
             sums[:, which, edges.offsets[f] : edges.offsets[f + 1]] = counted[:, 1:]
-    totals = np.stack([integer_bincount(slot, values, len(nodes)) for values in pairs], axis=1)
+    totals = np.stack([bincount_halves(slot, values, len(nodes)) for values in pairs], axis=1)
     return Histograms(sums, totals)

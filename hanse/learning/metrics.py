@@ -17,6 +17,7 @@ from hanse.learning.fixed_point import add, decode, encode
 from hanse.learning.objectives import Objective
 
 _EXPONENT = -30
+_RANKS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +84,43 @@ class Confusion:
         return float(np.mean(2 * hits[occurring] / occurrences[occurring])) if self.rows else float("nan")
 
 
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Row counts by class (0, 1) and by bin of the predicted probability: `array` int64 [2, 1024].
+
+    Bins are 1/1024 wide, so the area under the curve is exact up to pairs whose probabilities share a bin.
+    """
+
+    array: Int64
+
+    @classmethod
+    def of(cls, labels: Float32, probabilities: Float32) -> Ranking:
+        """Count rows; `labels` float32 [n] of 0 and 1, `probabilities` float32 [n] of class 1."""
+        place = np.minimum((probabilities * _RANKS).astype(np.int64), _RANKS - 1)
+        counts = np.bincount(labels.astype(np.int64) * _RANKS + place, minlength=2 * _RANKS)
+        return cls(counts.reshape(2, _RANKS).astype(np.int64))
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve; ties count one half; NaN unless both classes occur."""
+        negative, positive = self.array.astype(np.float64)
+        pairs = negative.sum() * positive.sum()
+        above = positive.sum() - np.cumsum(positive)
+        return float(np.sum(negative * (above + positive / 2)) / pairs) if pairs else float("nan")
+
+
 def evaluate(objective: Objective, margins: Float32, labels: Float32) -> dict[str, Int64]:
-    """The named sums of a node's rows: `loss` int64 [2] and, for classes, `confusion` int64 [K, K].
+    """The named sums of a node's rows: `loss` int64 [2]; for classes `confusion` int64 [K, K];
+    for `binary:logistic` also `ranking` int64 [2, 1024].
 
     `margins` float32 [n, K], `labels` float32 [n]. The loss is the log-loss, or the squared error.
     """
     sums = {"loss": Ratio.of(objective.losses(margins, labels)).array}
     if objective.classes:
-        predicted = objective.predictions(margins).argmax(axis=1)
-        sums["confusion"] = Confusion.of(labels, predicted, objective.classes).array
+        predicted = objective.predictions(margins)
+        sums["confusion"] = Confusion.of(labels, predicted.argmax(axis=1), objective.classes).array
+        if objective.outputs == 1:
+            sums["ranking"] = Ranking.of(labels, predicted[:, 1]).array
     return sums
 
 
@@ -103,15 +132,18 @@ def add_sums(left: Mapping[str, Int64], right: Mapping[str, Int64]) -> dict[str,
 
 
 def scores(sums: Mapping[str, Int64]) -> dict[str, float]:
-    """What people read: `accuracy`, `macro_f1` and `log_loss` as fractions of one, or `mse` and `rmse`; and
-    `rows`."""
+    """What people read: `rows`, and `accuracy`, `macro_f1`, `log_loss` and (for two classes) `auc`, or `mse` and `rmse`.
+
+    Accuracy, F1 and AUC are fractions of one.
+    """
     loss = Ratio(sums["loss"])
     if "confusion" not in sums:
         return {"rows": loss.rows, "mse": loss.mean, "rmse": float(np.sqrt(loss.mean))}
     confusion = Confusion(sums["confusion"])
-    return {
+    result = {
         "rows": loss.rows,
         "accuracy": confusion.accuracy,
         "macro_f1": confusion.macro_f1,
         "log_loss": loss.mean,
     }
+    return result | ({"auc": Ranking(sums["ranking"]).auc} if "ranking" in sums else {})

@@ -82,6 +82,9 @@ class SetupSums:
                 raise RejectedContribution(f"The setup array {name!r} is {found}, not int64 of shape {shape}.")
         if arrays["rows"][0] < 0 or np.any(arrays["feature_counts"] < 0):
             raise RejectedContribution("The setup counts are negative.")
+        weights = [exact_total(limbs) for limbs in arrays["class_weights"]]
+        if any(weight < 0 for weight in weights) or (weights and sum(weights) != exact_total(arrays["weight_sum"])):
+            raise RejectedContribution("The weights of the classes are negative or do not add up.")
         return cls(**{name: np.asarray(arrays[name]) for name in shapes})
 
     def __add__(self, other: SetupSums) -> SetupSums:

@@ -7,7 +7,7 @@ Sums are integers, so nothing depends on the order in which bins or nodes were a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from hanse.learning.arrays import FLOAT32_MAX, Bool, Float32, Float64, Int32, In
 from hanse.learning.bin_edges import BinEdges
 from hanse.learning.fixed_point import Grid, decode
 from hanse.learning.parameters import BoostingParameters
+
+# Bins of all nodes that are searched together: bounds the memory to about 100 bytes times this.
+_CELLS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +108,22 @@ def find_splits(
     from the right with missing values on the left. The first of equal gains wins: lower feature, forward
     before backward, and within a scan the bin that comes first.
     """
+    at_once = max(1, _CELLS_AT_ONCE // len(edges.cuts))
+    blocks = [
+        _find_splits(sums[i : i + at_once], totals[i : i + at_once], edges, occupied, columns, regulariser)
+        for i in range(0, len(sums), at_once)
+    ]
+    return Splits(*(np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(Splits)))
+
+
+def _find_splits(
+    sums: Int64,
+    totals: Int64,
+    edges: BinEdges,
+    occupied: Bool,
+    columns: Bool,
+    regulariser: Regulariser,
+) -> Splits:
     bins = np.moveaxis(sums, 1, 2)
     starts, ends = edges.offsets[:-1], edges.offsets[1:]
     feature_of = np.repeat(np.arange(edges.features), edges.bins)
@@ -129,7 +148,10 @@ def find_splits(
     has_missing = (present != parent).any(axis=2)[:, feature_of]
     first_bin = np.zeros(len(feature_of), dtype=np.bool_)
     first_bin[starts] = True
-    backward = scores(parent - above, usable & has_missing & ~first_bin)
+    if has_missing.any():
+        backward = scores(parent - above, usable & has_missing & ~first_bin)
+    else:
+        backward = np.zeros_like(forward)
 
     best = np.maximum(forward.max(axis=1), backward.max(axis=1))
     best = np.maximum(best, np.float32(0))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hanse.errors import RejectedContribution
+from hanse.learning import split_finder
 from hanse.learning.arrays import FLOAT32_MAX
 from hanse.learning.bin_edges import BinEdges
 from hanse.learning.histograms import Histograms, histograms
@@ -88,6 +89,12 @@ def test_any_data_and_any_regulariser_give_the_same_trees_both_ways(
     data = table(objective, rows, missing=missing, features=4, seed=seed)
     weights = rng.uniform(0.1, 4, rows).astype(np.float32) if weighted else None
     _compare(objective, data, random_parts(rng, rows, 2), weights, rounds=2, **changes)
+
+
+def test_searching_nodes_in_blocks_changes_nothing(monkeypatch):
+    data = table("binary:logistic", 500, missing=0.1)
+    monkeypatch.setattr(split_finder, "_CELLS_AT_ONCE", 1)
+    _compare("binary:logistic", data, random_parts(np.random.default_rng(0), 500, 2))
 
 
 def test_histograms_make_the_round_trip_in_the_width_that_fits():

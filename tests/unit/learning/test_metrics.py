@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from hanse.errors import RejectedContribution
-from hanse.learning.metrics import Confusion, Ratio, add_sums, evaluate, scores
-from hanse.learning.objectives import Softmax, SquaredError
+from hanse.learning.metrics import Confusion, Ranking, Ratio, add_sums, evaluate, scores
+from hanse.learning.objectives import Logistic, Softmax, SquaredError
 
 
 def test_scores_by_hand():
@@ -41,6 +41,16 @@ def test_scores_equal_those_of_scikit_learn_and_do_not_depend_on_the_partition()
     p = Softmax(5).predictions(margins).astype(np.float64)
     p /= p.sum(axis=1, keepdims=True)
     assert got["log_loss"] == pytest.approx(log_loss(labels, p, labels=range(5)), rel=1e-5)
+
+
+def test_the_area_under_the_curve_is_scikit_learns_up_to_bins():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 500).astype(np.float32)
+    margins = (rng.normal(size=500) + labels).astype(np.float32)[:, None]
+    halves = [evaluate(Logistic(), margins[i], labels[i]) for i in (slice(0, 100), slice(100, None))]
+    assert scores(add_sums(*halves))["auc"] == pytest.approx(roc_auc_score(labels, margins[:, 0]), abs=1e-3)
+    assert Ranking.of(np.array([0, 1, 1], np.float32), np.array([0.2, 0.2, 1.0], np.float32)).auc == 0.75
+    assert np.isnan(Ranking.of(np.zeros(2, np.float32), np.zeros(2, np.float32)).auc)
 
 
 def test_regression_scores():

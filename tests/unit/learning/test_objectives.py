@@ -145,6 +145,13 @@ def test_setup_arrays_make_the_round_trip_and_are_checked():
         SetupSums.from_arrays(sums.arrays(), features=5, objective=Softmax(4))
 
 
+def test_class_weights_that_do_not_add_up_are_rejected():
+    data = table("multi:softprob", 50)
+    arrays = SetupSums.of(Softmax(3), data.values, data.labels, None).arrays()
+    with pytest.raises(RejectedContribution, match="add up"):
+        SetupSums.from_arrays({**arrays, "weight_sum": -arrays["weight_sum"]}, features=5, objective=Softmax(3))
+
+
 def test_no_rows_at_all_is_an_error_with_a_remedy():
     sums = SetupSums.of(Logistic(), np.zeros((0, 2), np.float32), np.zeros(0, np.float32), None)
     assert sums.centres().tolist() == [0.0, 0.0]
