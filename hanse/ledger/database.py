@@ -154,6 +154,12 @@ class InvariantBroken(HanseError):
 
 # (part of the driver's message, sentence, remedy, code); the first that fits is told.
 _UNAVAILABLE: Final = (
+    (
+        "fatal:",
+        "The ledger's database lets nobody in.",
+        "Look whether it runs, and at user and database.",
+        "LEDGER_UNAVAILABLE",
+    ),
     ("disk is full", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
     ("no space left", "The disk under the ledger is full.", "Free space on it.", "DISK_FULL"),
     ("lock timeout", "Another program holds the ledger locked.", "End it, or wait.", "LEDGER_BUSY"),
@@ -165,6 +171,12 @@ _UNAVAILABLE: Final = (
     ("does not exist", "The ledger has no tables, or older ones.", "Migrate it first.", "LEDGER_SCHEMA"),
     ("malformed", "The ledger's file is damaged.", "Restore it from a backup.", "LEDGER_DAMAGED"),
     ("not a database", "The file is not a ledger.", "Give the path of a ledger's file.", "LEDGER_DAMAGED"),
+    (
+        "unable to open",
+        "The ledger's file cannot be opened.",
+        "Give its file and folder to this user.",
+        "LEDGER_UNAVAILABLE",
+    ),
     ("disk i/o error", "The disk under the ledger fails.", "Look at the machine's disk.", "LEDGER_UNAVAILABLE"),
 )
 

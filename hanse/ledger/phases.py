@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Integer, func, select, text
 
 from hanse.ledger import models
-from hanse.ledger.records import Assignment, Phase, PhaseTally, field_names, from_row, to_columns
+from hanse.ledger.columns import field_names, from_row, to_columns
+from hanse.ledger.records import Assignment, Phase, PhaseTally
 from hanse.ledger.rows import Reads, Writes, new_id
 from hanse.ledger.states import AssignmentState, PhaseState
 from hanse.method import Audience, Purpose

@@ -66,7 +66,7 @@ class Ledger:
 
         Args:
             url: `sqlite:///PATH` or `postgresql+psycopg://…`.
-            read_only: nothing can be written, and the file is left as it is.
+            read_only: nothing can be written, and no file is made.
             wall_clock: what tells the instants of transactions.
 
         Raises:

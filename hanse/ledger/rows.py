@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, Table, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hanse.errors import Conflict, NotFound
-from hanse.ledger.records import field_names, from_row, to_columns
+from hanse.ledger.columns import field_names, from_row, to_columns
 
 R = TypeVar("R")
 

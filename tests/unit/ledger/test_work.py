@@ -8,7 +8,8 @@ from sqlalchemy import insert
 
 from hanse.errors import Conflict, NotFound, Owner, Reason
 from hanse.ledger import AssignmentState, Decision, InvariantBroken, JobState, Ledger, PhaseState, models
-from hanse.ledger.records import Contribution, Phase, field_names
+from hanse.ledger.columns import field_names
+from hanse.ledger.records import Contribution, Phase
 from hanse.method import Audience, Purpose, Scope
 
 GONE = Reason(code="LEASE_EXPIRED", sentence="The node went silent.", owner=Owner.SITE, remedy="Look at its log.")
