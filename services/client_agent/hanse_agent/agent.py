@@ -234,8 +234,14 @@ class NodeAgent:
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """Let a task end in the background; how an old session ends interests nobody."""
+
+        def over(done: asyncio.Task[None]) -> None:
+            self._retiring.discard(done)
+            if not done.cancelled():
+                done.exception()
+
         self._retiring.add(task)
-        task.add_done_callback(lambda done: (self._retiring.discard(done), done.cancelled() or done.exception()))
+        task.add_done_callback(over)
 
     def _take_renewed(self, identity: NodeIdentity) -> None:
         self.identity = identity

@@ -1,0 +1,62 @@
+"""One process, one or many node identities: shared worker pools, signals, and how the whole ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from hanse.errors import Conflict
+from hanse.logs import logger
+from hanse_agent.agent import NodeAgent
+from hanse_agent.pool import WorkerPool
+from hanse_agent.settings import AgentConfig, WorkerSettings
+
+
+async def run_agents(configs: Sequence[AgentConfig]) -> None:
+    """Run all identities until SIGTERM or SIGINT; a second signal does not wait for uploads.
+
+    One identity that the coordinator sends away does not stop the others; its error is raised when all have ended.
+
+    Raises:
+        HanseError: the first reason why an identity could not run or go on.
+    """
+    states = [config.state for config in configs]
+    if len(set(states)) < len(states):
+        raise Conflict(
+            "two configurations name the same state folder.",
+            remedy="Give each identity a state folder of its own.",
+            code="STATE_IN_USE",
+        )
+    async with AsyncExitStack() as stack:
+        pools: dict[WorkerSettings, WorkerPool] = {}
+        for config in configs:
+            if config.worker not in pools:
+                pools[config.worker] = WorkerPool(config.worker)
+                stack.push_async_callback(pools[config.worker].close)
+        agents = [NodeAgent(config, pools[config.worker]) for config in configs]
+        tasks = [asyncio.create_task(agent.run()) for agent in agents]
+        _stop_on_signals(agents, tasks)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    faults = [end for end in ends if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError)]
+    for fault in faults[1:]:
+        logger().error("an identity stopped", reason=str(fault))
+    if faults:
+        raise faults[0]
+
+
+def _stop_on_signals(agents: Sequence[NodeAgent], tasks: Sequence[asyncio.Task[None]]) -> None:
+    asked = False
+
+    def stop() -> None:
+        nonlocal asked
+        for agent in agents:
+            agent.stop()
+        if asked:
+            for task in tasks:
+                task.cancel()
+        asked = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
