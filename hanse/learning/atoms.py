@@ -137,6 +137,30 @@ def small_atom_share(rows: Int64, fewer_than: int) -> float:
     return float(np.mean(rows < fewer_than)) if len(rows) else 0.0
 
 
+def coarsen(bins: Int32, factor: int) -> Int32:
+    """Bin ids int32 [n, F] with each run of `factor` neighbouring bins taken for its first; missing stays -1.
+
+    Coarser ids are ids over the same edges, so the atoms of sites that coarsen merge with those of others; only
+    the coarsening site's statistics get blurred.
+    """
+    return np.where(bins == MISSING, MISSING, bins // factor * factor).astype(np.int32)
+
+
+def coarsening_for(bins: Int32, edges: BinEdges, minimum_rows: int) -> int | None:
+    """The least power of two by which `coarsen` leaves no atom with fewer than `minimum_rows` rows.
+
+    1 if that holds already, and `None` if nothing helps: a pattern of missing values can be rare by itself.
+    """
+    factor = 1
+    while True:
+        order, starts = _groups(pack(coarsen(bins, factor), edges))
+        if small_atom_share(np.diff(np.append(starts, len(order))), minimum_rows) == 0:
+            return factor
+        if factor >= edges.widest:
+            return None
+        factor *= 2
+
+
 def _id_dtype(edges: BinEdges) -> np.dtype[np.uint8] | np.dtype[np.uint16]:
     return np.dtype(np.uint8) if edges.widest <= 255 else np.dtype(np.uint16)
 

@@ -132,7 +132,7 @@ def add_sums(left: Mapping[str, Int64], right: Mapping[str, Int64]) -> dict[str,
 
 
 def scores(sums: Mapping[str, Int64]) -> dict[str, float]:
-    """What people read: `rows`, and `accuracy`, `macro_f1`, `log_loss` and (for two classes) `auc`, or `mse` and `rmse`.
+    """What people read: `rows`, and `accuracy`, `macro_f1`, `log_loss` and for two classes `auc`, or `mse`, `rmse`.
 
     Accuracy, F1 and AUC are fractions of one.
     """

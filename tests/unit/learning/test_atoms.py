@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hanse.errors import MethodError, RejectedContribution
 from hanse.learning.arrays import FLOAT32_MAX
-from hanse.learning.atoms import Atoms, aggregate, pack, small_atom_share
+from hanse.learning.atoms import Atoms, aggregate, coarsen, coarsening_for, pack, small_atom_share
 from hanse.learning.bin_edges import BinEdges
 from tests.unit.learning.data import random_parts
 
@@ -41,6 +41,19 @@ def test_atoms_by_hand():
     assert rows.tolist() == [1, 1, 2]
     assert small_atom_share(rows, 2) == pytest.approx(2 / 3)
     assert small_atom_share(rows, 1) == 0
+
+
+def test_coarser_bins_by_hand():
+    bins = np.array([[0, 5], [1, 4], [2, -1], [3, 7]], dtype=np.int32)
+    assert coarsen(bins, 2).tolist() == [[0, 4], [0, 4], [2, -1], [2, 6]]
+    assert coarsen(bins, 1).tolist() == bins.tolist()
+
+
+def test_bins_are_coarsened_until_no_atom_is_small():
+    bins = np.arange(8, dtype=np.int32)[:, None]
+    assert [coarsening_for(bins, _edges(8, 1), k) for k in (1, 2, 4, 8, 9)] == [1, 2, 4, 8, None]
+    bins[3] = -1
+    assert coarsening_for(bins, _edges(8, 1), 2) is None
 
 
 @pytest.mark.parametrize(("bins", "dtype"), [(2, np.uint8), (255, np.uint8), (256, np.uint16), (4096, np.uint16)])
