@@ -24,6 +24,7 @@ from hanse_agent.files import read_json
 PAIR = "node.pem"
 AUTHORITY = "authority.crt"
 FACTS = "node.json"
+CERTIFICATE = "node.crt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ class NodeIdentity:
         write_atomically(folder / AUTHORITY, self.authority_pem)
         write_atomically(folder / FACTS, json.dumps(facts, indent=2).encode())
         self.pair.save(folder / PAIR)
+        write_atomically(folder / CERTIFICATE, self.pair.certificate_pem, mode=0o644)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:

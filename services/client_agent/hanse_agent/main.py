@@ -281,10 +281,7 @@ def _status_text(found: dict[str, Any]) -> str:
             ("state", found["state"]),
             ("certificate", until),
             ("agent", f"running, process {found['pid']}" if found["running"] else "not running"),
-            (
-                "connection",
-                " ".join(str(connection[key]) for key in ("state", "coordinator", "since") if key in connection),
-            ),
+            ("connection", " ".join(connected)),
             ("clock", _clock(found["clock_skew_s"])),
             ("datasets", "; ".join(data)),
             ("methods", ", ".join(found["methods"])),
