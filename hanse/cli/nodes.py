@@ -84,7 +84,7 @@ def invite(
 
 def join_command(source: str) -> str:
     """What the site runs; the secret is read from a file or standard input, never from the command line."""
-    return f"hanse-agent join --config agent.yaml --invitation {shlex.quote(source)}"
+    return f"hanse-agent join agent.yaml --token {shlex.quote(source)}"
 
 
 @command(group, "approve")

@@ -1,0 +1,1 @@
+"""Whole federations on one machine, on real data: what `hanse demo …` runs."""
