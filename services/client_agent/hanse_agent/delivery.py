@@ -29,10 +29,12 @@ class Delivery:
         self._on_progress = on_progress
         self._log = logger(node=node)
 
-    async def deliver(self, spooled: Spooled, *, confirmed: asyncio.Event, spoken_of: asyncio.Event) -> None:
+    async def deliver(
+        self, spooled: Spooled, *, confirmed: asyncio.Event, spoken_of: asyncio.Event, earlier: bool
+    ) -> None:
         """Send a contribution until `confirmed` is set, or an upload's receipt has come.
 
-        Before the coordinator has `spoken_of` the assignment, its fencing number may be one of an earlier process:
+        `earlier`: an earlier process may have sent it already. Before the coordinator has `spoken_of` the assignment, its fencing number may be one of an earlier process:
         a moment is given to it to name the new one.
 
         Raises:
@@ -46,14 +48,14 @@ class Delivery:
             if confirmed.is_set():
                 return
             if spooled.size <= INLINE_LIMIT:
-                await self._inline(link, spooled, confirmed)
+                await self._inline(link, spooled, confirmed, earlier)
             else:
-                await self._upload(link, spooled, confirmed)
+                await self._upload(link, spooled, confirmed, earlier)
 
         await self._links.over(over)
-        self._journal.forget(spooled.task.assignment, spooled.digest)
+        self._journal.arrived(spooled.task.assignment, spooled.digest)
 
-    async def _record(self, spooled: Spooled) -> None:
+    async def _record(self, spooled: Spooled, earlier: bool) -> None:
         task = spooled.task
         shipment = Shipment(
             node=self._node,
@@ -68,7 +70,7 @@ class Delivery:
             size=spooled.size,
             digest=spooled.digest,
         )
-        event = await asyncio.to_thread(self._journal.record, shipment)
+        event = await asyncio.to_thread(self._journal.record, shipment, earlier=earlier)
         self._log.info(
             "contribution leaves" if event == "left" else "contribution is sent again",
             job=task.job,
@@ -78,11 +80,11 @@ class Delivery:
             bytes=spooled.size,
         )
 
-    async def _inline(self, link: Link, spooled: Spooled, confirmed: asyncio.Event) -> None:
+    async def _inline(self, link: Link, spooled: Spooled, confirmed: asyncio.Event, earlier: bool) -> None:
         """Send it inside the session; again if no receipt comes within a lease."""
         image = spooled.image.read_bytes()
         while not confirmed.is_set():
-            await self._record(spooled)
+            await self._record(spooled, earlier)
             link.send(
                 contribution=node_pb2.InlineContribution(
                     assignment=spooled.task.assignment, fence=spooled.task.fence, image=image
@@ -93,11 +95,11 @@ class Delivery:
             if link.retired.is_set() and not confirmed.is_set():
                 raise LinkGone
 
-    async def _upload(self, link: Link, spooled: Spooled, confirmed: asyncio.Event) -> None:
+    async def _upload(self, link: Link, spooled: Spooled, confirmed: asyncio.Event, earlier: bool) -> None:
         def progressed(done: int, of: int) -> None:
             self._on_progress(spooled, done / max(of, 1))
 
-        await self._record(spooled)
+        await self._record(spooled, earlier)
         sending = asyncio.ensure_future(
             upload(
                 link.stub,

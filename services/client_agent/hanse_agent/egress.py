@@ -44,14 +44,16 @@ class EgressJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._sent: set[tuple[str, str]] | None = None
+        self._under_way: set[tuple[str, str]] = set()
 
-    def record(self, shipment: Shipment) -> str:
-        """Write down, and flush, that these bytes leave now; returns `left` or `resent`."""
-        if self._sent is None:
-            self._sent = {(line.get("assignment", ""), line.get("digest", "")) for line in read_lines(self.path)}
+    def record(self, shipment: Shipment, *, earlier: bool = False) -> str:
+        """Write down, and flush, that these bytes leave now; returns `left` or `resent`.
+
+        `earlier`: the contribution was not made just now, so that an earlier process may have sent it already.
+        """
         key = (shipment.assignment, shipment.digest)
-        event = RESENT if key in self._sent else LEFT
+        again = key in self._under_way or (earlier and self._knows(*key))
+        event = RESENT if again else LEFT
         append_line(
             self.path,
             {
@@ -70,13 +72,16 @@ class EgressJournal:
                 "digest": shipment.digest,
             },
         )
-        self._sent.add(key)
+        self._under_way.add(key)
         return event
 
-    def forget(self, assignment: str, digest: str) -> None:
-        """The contribution has arrived and is not sent again: its key need not stay in memory."""
-        if self._sent is not None:
-            self._sent.discard((assignment, digest))
+    def arrived(self, assignment: str, digest: str) -> None:
+        """The receipt has come: the key need not stay in memory."""
+        self._under_way.discard((assignment, digest))
+
+    def _knows(self, assignment: str, digest: str) -> bool:
+        key = (assignment, digest)
+        return any((line.get("assignment"), line.get("digest")) == key for line in read_lines(self.path))
 
     def entries(self, *, job: str = "", since: datetime | None = None) -> Iterator[dict[str, Any]]:
         """The lines of the journal, oldest first: of one job (id or name), and not older than `since`."""

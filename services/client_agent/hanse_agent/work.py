@@ -22,8 +22,6 @@ from hanse_agent.jobs import Jobs, Spooled, with_fence
 from hanse_agent.link import Links
 from hanse_agent.performing import Performing
 
-_KEPT_ENDED = 256
-
 
 class Stage(Enum):
     """How far an assignment is."""
@@ -47,6 +45,8 @@ class Work:
     stage: Stage = Stage.WORKING
     fraction: float = -1.0
     spooled: Spooled | None = None
+    earlier: bool = False
+    """The contribution was finished before: it may have been sent already."""
     failure: node_pb2.WorkFailed | None = None
     confirmed: asyncio.Event = field(default_factory=asyncio.Event)
     """The receipt has come."""
@@ -197,6 +197,7 @@ class Workbench:
             round=task.round,
             stage=Stage.DELIVERED if spooled.delivered else Stage.SPOOLED,
             spooled=spooled,
+            earlier=True,
         )
         self._works[task.assignment] = work
         return work
@@ -278,7 +279,10 @@ class Workbench:
             fence = work.fence
             try:
                 await self._delivery.deliver(
-                    with_fence(work.spooled, fence), confirmed=work.confirmed, spoken_of=work.spoken_of
+                    with_fence(work.spooled, fence),
+                    confirmed=work.confirmed,
+                    spoken_of=work.spoken_of,
+                    earlier=work.earlier,
                 )
                 break
             except FencedOut as error:
@@ -286,7 +290,7 @@ class Workbench:
                 if work.fence == fence:  # wait until the coordinator speaks of it again
                     work.spoken_of.clear()
         self._jobs.open(work.job).delivered(work.assignment)
-        work.stage = Stage.DELIVERED
+        work.stage, work.earlier = Stage.DELIVERED, True
         self._on_change()
 
     async def _supersede(self, work: Work) -> None:
