@@ -41,7 +41,8 @@ def group(name: str, text: str) -> typer.Typer:
 class Run:
     """One run of a command: how it talks to the person and to the federation."""
 
-    def __init__(self, command: str, *, json: bool = False, state: Path | None = None) -> None:
+    def __init__(self, command: str, *, json: bool = False, state: Path | None = None, program: str = "hanse") -> None:
+        self.program = program
         self.command = command
         self.json = json
         self.state = state
@@ -88,13 +89,13 @@ class Run:
         elif answer.text:
             print(answer.text, flush=True)  # noqa: T201
         if answer.reason is not None and answer.exit_code is not Exit.OK:
-            self.note(error_line(answer.reason))
+            self.note(error_line(answer.reason, self.program))
 
     def fail(self, reason: Reason) -> None:
         """Print an error: one line on standard error, and the envelope where one is owed."""
         if self.json and not self.answered:
             write_envelope(envelope(self.command, reason=reason))
-        self.note(error_line(reason))
+        self.note(error_line(reason, self.program))
 
 
 def command(
@@ -109,7 +110,12 @@ def command(
         function: Callable[Concatenate[Run, P], Answer | None],
     ) -> Callable[Concatenate[Run, P], Answer | None]:
         def entry(context: typer.Context, **options: Any) -> None:
-            run = Run(command_name(context), json=options.pop("as_json"), state=options.pop("state", None))
+            run = Run(
+                command_name(context),
+                json=options.pop("as_json"),
+                state=options.pop("state", None),
+                program=str(context.command_path).partition(" ")[0],
+            )
             raise typer.Exit(perform(run, lambda: function(run, **options)))  # type: ignore[call-arg]
 
         hints = get_type_hints(function, include_extras=True)
@@ -173,7 +179,7 @@ def _unexpected(run: Run, error: Exception) -> int:
             if said
             else f"An unexpected {type(error).__name__}.",
             owner=Owner.PLATFORM,
-            remedy="It is a fault of hanse; HANSE_DEBUG=1 shows where.",
+            remedy="It is a fault of Hanse; HANSE_DEBUG=1 shows where.",
         )
     )
     return Exit.FAILED

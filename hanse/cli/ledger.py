@@ -53,7 +53,9 @@ def verify(
 @command(group, "events")
 def events(
     run: Run,
-    job: Annotated[str, typer.Option(metavar="JOB", show_default=False, help="Only events of this job (its id).")] = "",
+    job: Annotated[
+        str, typer.Option(metavar="JOB", show_default=False, help="Only events of this job: id, or name of the newest.")
+    ] = "",
     node: Annotated[str, typer.Option(metavar="NODE", show_default=False, help="Only events of this node.")] = "",
     after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
@@ -62,8 +64,10 @@ def events(
     from hanse.cli.views import iso, plain
     from hanse.v1 import control_pb2
 
-    request = control_pb2.ListEventsRequest(job=job, node=node, after=after)
     with run.connect() as control:
+        if job:
+            job = control.call("GetJob", control_pb2.GetJobRequest(job=job)).job.id
+        request = control_pb2.ListEventsRequest(job=job, node=node, after=after)
         found = control.pages("ListEvents", request, lambda page: page.events, most=limit)
     rows = [
         (

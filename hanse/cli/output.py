@@ -102,9 +102,9 @@ def write_envelope(document: Mapping[str, Any], stream: TextIO | None = None) ->
     (stream or sys.stdout).flush()
 
 
-def error_line(reason: Reason) -> str:
+def error_line(reason: Reason, program: str = "hanse") -> str:
     """An error as one line: what failed, what to do, and the code to search for."""
-    return f"hanse: {' '.join(str(reason).split())} [{reason.code}]"
+    return f"{program}: {' '.join(str(reason).split())} [{reason.code}]"
 
 
 def colour_allowed(stream: TextIO) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 
 import numpy as np
 import pytest
 
+from hanse.cli.command import Run
 from hanse.cli.output import printable, table
 from hanse.payload import Payload
 from hanse.security import Authority
@@ -80,6 +82,26 @@ def test_approval_needs_a_comparison(cli, served):
     assert all(method != "ApproveNode" for method, _ in served.control.requests)
     assert cli("node", "approve", "ward-3", "--unchecked", "--state", served.state).code == 0
     assert served.control.asked("ApproveNode").unchecked
+
+
+def test_at_a_terminal_the_fingerprint_is_shown_and_compared(cli, served, monkeypatch):
+    monkeypatch.setattr(Run, "interactive", True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    refused = cli("node", "approve", "ward-3", "--state", served.state)
+    assert refused.code == 3
+    assert "babab-babad-babaf" in refused.err
+    assert all(method != "ApproveNode" for method, _ in served.control.requests)
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    assert cli("node", "approve", "ward-3", "--state", served.state).code == 0
+    assert served.control.asked("ApproveNode").fingerprint == "babab-babad-babaf"
+
+
+def test_at_a_terminal_the_nodes_name_is_typed_to_shut_it_out(cli, served, monkeypatch):
+    monkeypatch.setattr(Run, "interactive", True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    assert cli("node", "revoke", "ward-3", "--why", "sold", "--state", served.state).code == 3
+    monkeypatch.setattr("sys.stdin", io.StringIO("ward-3\n"))
+    assert cli("node", "revoke", "ward-3", "--why", "sold", "--state", served.state).code == 0
 
 
 def test_both_ways_to_approve_exclude_each_other(cli, served):
@@ -267,7 +289,8 @@ def test_a_ledger_is_verified_without_its_coordinator(cli, tmp_path):
 
 
 def test_events_show_their_own_facts(cli, served):
-    result = cli("ledger", "events", "--job", "j1", "--state", served.state)
+    result = cli("ledger", "events", "--job", "activity", "--state", served.state)
+    assert served.control.asked("ListEvents").job == "j1"
     assert "job.paused" in result.out
     assert "why=heat" in result.out
 
