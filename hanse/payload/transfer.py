@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
-import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from hanse.calls import WRITE_FAILED, CallEnd
 from hanse.errors import HanseError
 from hanse.payload.chunks import chunks
 from hanse.payload.flow import in_thread, receive_into
@@ -71,6 +71,7 @@ async def upload(
         if opened.complete:
             return node_pb2.Receipt(assignment=assignment, fence=fence, digest=digest)
         call = stub.Upload()
+        end = CallEnd(call, peer=peer)
         try:
             await call.write(node_pb2.UploadRequest(open=request))
             async for chunk in in_thread(chunks(path, offset=opened.committed, digest=digest)):
@@ -78,8 +79,11 @@ async def upload(
                 journey.at(chunk.offset + len(chunk.data))
             await call.done_writing()
             return await call
-        except (asyncio.InvalidStateError, grpc.aio.UsageError):  # the server ended the call while we wrote: see why
-            return await call
+        except WRITE_FAILED as error:
+            failure = await end.error()
+            if failure is None:  # the server had all that it wanted
+                return await call
+            raise failure from error
         finally:
             call.cancel()
 

@@ -149,11 +149,6 @@ class Federation:
 Scenario = Callable[[Federation], Awaitable[None]]
 
 
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.create(tmp_path_factory.mktemp("authority"))
-
-
 @pytest.fixture
 def play(authority: Authority, tmp_path: Path) -> Callable[..., None]:
     """Run a scenario against a server of its own."""

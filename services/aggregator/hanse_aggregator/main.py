@@ -105,12 +105,12 @@ def _read(path: Path) -> bytes:
 
 
 def _announce(settings: AggregatorSettings, ports: dict[str, int], registry: Registry) -> None:
+    if settings.ports_file is not None:
+        write_atomically(settings.ports_file, json.dumps(ports).encode() + b"\n", mode=0o644)
     host = settings.listen.rpartition(":")[0]
     typer.echo(f"hanse-aggregator {__version__} listens on {host}:{ports['aggregator']}")
     sys.stdout.flush()
     logger().info("serving", methods=list(registry.methods), broken=sorted(registry.broken), **ports)
-    if settings.ports_file is not None:
-        write_atomically(settings.ports_file, json.dumps(ports).encode() + b"\n", mode=0o644)
 
 
 async def _until_told(settings: AggregatorSettings) -> None:

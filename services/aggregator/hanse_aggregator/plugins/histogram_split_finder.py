@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field, field_validator
 
-from hanse.errors import InvalidPayload, MethodError, OperatorError, RejectedContribution
+from hanse.errors import InvalidPayload, MethodError, OperatorError, PlatformError, RejectedContribution
 from hanse.evaluation import EvaluationAggregation
 from hanse.learning.atoms import Atoms
 from hanse.learning.bin_edges import BinEdges, exact_edges, sketched_edges
@@ -323,8 +323,12 @@ def _model(job: JobContext, instruction: BoostingInstruction) -> Payload:
     names, parameters = instruction.schema.features, instruction.parameters
     outputs = parameters.outputs
     forest = Forest.of_rounds([])
-    for digest in instruction.grown[:-1]:
-        forest += read_trees(job.fetch(digest), features=len(names), outputs=outputs)
+    for number, digest in enumerate(instruction.grown[:-1], start=1):
+        try:
+            trees = job.fetch(digest)
+        except KeyError as error:
+            raise PlatformError(f"The trees of round {number} ({digest.hex()[:12]}…) cannot be fetched.") from error
+        forest += read_trees(trees, features=len(names), outputs=outputs)
     forest += instruction.newest
     booster = to_booster(forest, instruction.setup.base_margins, names, make_objective(parameters))
     files = {name: np.frombuffer(bytes(booster.save_raw(name[6:])), dtype=np.uint8) for name in MODEL_FILES}
