@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.errors import MethodError, PolicyRefusal, SiteError
+from hanse.errors import MethodError, PlatformError, PolicyRefusal, SiteError
 from hanse.learning.atoms import Atoms, aggregate, small_atom_share
 from hanse.learning.binning import BucketedValues, check_values
 from hanse.learning.drawing import chosen_rows
@@ -150,7 +150,11 @@ class BoostingLearner:
             if place == len(grown) - 1 and instruction.newest is not None:
                 forest = instruction.newest
             else:
-                trees = assignment.fetch(grown[place])
+                try:
+                    trees = assignment.fetch(grown[place])
+                except KeyError as error:
+                    name = grown[place].hex()[:12]
+                    raise PlatformError(f"The trees of round {place + 1} ({name}…) cannot be fetched.") from error
                 forest = read_trees(trees, features=rows.features.shape[1], outputs=shape[1])
             values = forest.margins(rows.features, values)
         last = grown[-1] if grown else b""
