@@ -115,12 +115,10 @@ class Collector:
         """Begin an aggregation: of a phase, or (None) of a job that begins."""
         around, mirror = self._around, self._mirror
         self.drop_aggregation()
-        state = phase.state_digest if phase else self._mirror.job.state_digest
+        state = phase.state_digest if phase else mirror.job.state_digest
         self.aggregation = PhaseAggregation(
             around.aggregators,
-            messages.facts(
-                self._mirror.job, self._mirror.spec, self._mirror.offers.participants.values(), self._continue_from()
-            ),
+            messages.facts(mirror.job, mirror.spec, mirror.offers.participants.values(), self._continue_from()),
             messages.phase_description(around.store, phase) if phase else None,
             bytes.fromhex(state) if state else None,
             report=self._report,

@@ -85,7 +85,7 @@ class JobRunner:
     async def _run(self) -> None:
         try:
             await self._recover()
-            while not self.job.state.ended:
+            while True:
                 await self._guarded(self._advance)
                 self._arm()
                 self._around.changed(self.job.id)
