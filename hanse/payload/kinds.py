@@ -6,7 +6,7 @@ Every reader checks what it is given (shapes, ranges, finite numbers, edges that
 
 from hanse.payload.documents import document_payload, read_document, read_text_array, text_array
 from hanse.payload.metrics import ConfusionSum, MetricSum, RatioSum, compatible, metrics_payload, read_metrics
-from hanse.payload.sketches import decode_ddsketch, encode_ddsketch, read_sketches, sketches_payload
+from hanse.payload.sketches import SketchBlock, decode_ddsketch, encode_ddsketch, read_sketches, sketches_payload
 from hanse.payload.statistics import (
     atoms_payload,
     edges_payload,
@@ -22,6 +22,7 @@ __all__ = [
     "ConfusionSum",
     "MetricSum",
     "RatioSum",
+    "SketchBlock",
     "atoms_payload",
     "compatible",
     "decode_ddsketch",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -53,28 +55,7 @@ def decode_ddsketch(data: bytes, mapping: BucketMapping, *, feature: str) -> Ske
         InvalidPayload: not a DDSketch, another mapping than the agreed one, or counts that are negative, not
             whole, not finite or too large. The sentence names `feature`.
     """
-    message = payload_pb2.DDSketch()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise InvalidPayload(f"the sketch of feature '{feature}' is not a DDSketch message.") from error
-    found = message.mapping
-    if (
-        not math.isclose(found.gamma, mapping.gamma, rel_tol=_GAMMA_TOLERANCE)
-        or found.index_offset != 0
-        or found.interpolation != payload_pb2.IndexMapping.NONE
-    ):
-        raise InvalidPayload(
-            f"the sketch of feature '{feature}' has gamma {found.gamma!r}, index offset {found.index_offset!r} and "
-            f"interpolation {found.interpolation}; agreed are gamma {mapping.gamma!r}, offset 0 and no interpolation.",
-            remedy=f"Make it with a logarithmic mapping of relative accuracy {mapping.relative_accuracy}.",
-        )
-    positive = _store(message.positive_values, mapping, feature)
-    negative = _store(message.negative_values, mapping, feature)
-    zero = _counts(np.array([message.zero_count]), feature)
-    if float(positive.counts.sum()) + float(negative.counts.sum()) + float(zero[0]) > MAX_TOTAL:
-        raise InvalidPayload(f"the sketch of feature '{feature}' weighs more than {MAX_TOTAL} units.")
-    return Sketch.from_stores(positive, negative, int(zero[0]), mapping)
+    return _decode([data], mapping, (feature,), 1).sketches()[0][0]
 
 
 def sketches_payload(sketches: Sequence[Sequence[Sketch]], mapping: BucketMapping) -> Payload:
@@ -92,10 +73,39 @@ def sketches_payload(sketches: Sequence[Sequence[Sketch]], mapping: BucketMappin
     return Payload.build(kind, arrays)
 
 
-def read_sketches(
-    payload: Payload, mapping: BucketMapping, *, features: Sequence[str], outputs: int
-) -> tuple[tuple[Sketch, ...], ...]:
-    """The inverse of `sketches_payload`, for the features with these names: `[outputs][features]`.
+@dataclass(frozen=True, eq=False)
+class SketchBlock:
+    """The sketches of all features and outputs as one sorted list, which merges in one step.
+
+    `cells` int64 [m] ascending: the number of the message (feature by feature, output by output) times `span`, plus
+    the bucket's ordinal; `counts` int64 [m], all positive.
+    """
+
+    cells: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    features: int
+    outputs: int
+    span: int
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def merge(self, other: SketchBlock) -> SketchBlock:
+        """The sketches of both sets of rows."""
+        cells, counts = _added(np.concatenate([self.cells, other.cells]), np.concatenate([self.counts, other.counts]))
+        return replace(self, cells=cells, counts=counts)
+
+    def sketches(self) -> tuple[tuple[Sketch, ...], ...]:
+        """The sketches `[outputs][features]`."""
+        messages = self.features * self.outputs
+        ends = np.searchsorted(self.cells, np.arange(messages + 1, dtype=np.int64) * self.span).tolist()
+        ordinals = (self.cells % self.span).astype(np.int32)
+        made = [Sketch(ordinals[a:b], self.counts[a:b]) for a, b in pairwise(ends)]
+        return tuple(tuple(made[k :: self.outputs]) for k in range(self.outputs))
+
+
+def read_sketches(payload: Payload, mapping: BucketMapping, *, features: Sequence[str], outputs: int) -> SketchBlock:
+    """The inverse of `sketches_payload`, for the features with these names.
 
     Raises:
         InvalidPayload: another kind, other counts of features or outputs, lengths that do not add up, or a
@@ -114,15 +124,11 @@ def read_sketches(
         raise InvalidPayload("the array 'sketches' is missing or not one of bytes.")
     if lengths is None or lengths.dtype != np.uint32 or lengths.shape != (len(features) * outputs,):
         raise InvalidPayload("the array 'lengths' is missing or does not have one entry a sketch.")
-    ends = np.cumsum(lengths.astype(np.int64))
-    if int(ends[-1] if len(ends) else 0) != len(data):
+    ends = np.cumsum(lengths.astype(np.int64)).tolist()
+    if (ends[-1] if ends else 0) != len(data):
         raise InvalidPayload("the lengths of the sketches do not add up to their bytes.")
-    result: list[list[Sketch]] = [[] for _ in range(outputs)]
-    begin = 0
-    for i, end in enumerate(ends.tolist()):
-        result[i % outputs].append(decode_ddsketch(data[begin:end].tobytes(), mapping, feature=features[i // outputs]))
-        begin = end
-    return tuple(tuple(sketches) for sketches in result)
+    messages = [data[begin:end].tobytes() for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return _decode(messages, mapping, features, outputs)
 
 
 def _store_message(store: Store) -> payload_pb2.Store:
@@ -132,38 +138,92 @@ def _store_message(store: Store) -> payload_pb2.Store:
     )
 
 
-def _store(message: payload_pb2.Store, mapping: BucketMapping, feature: str) -> Store:
-    """Both forms of counts in one dense store over the mapping's keys; keys outside go to the next key that
-    `Sketch.from_stores` still tells apart."""
-    contiguous = np.array(message.contiguous_bin_counts, dtype=np.float64)
-    offset = message.contiguous_bin_index_offset
-    keys = np.concatenate(
-        [
-            offset + np.arange(len(contiguous), dtype=np.int64),
-            np.array(list(message.bin_counts.keys()), dtype=np.int64),
-        ]
-    )
-    counts = _counts(
-        np.concatenate([contiguous, np.array(list(message.bin_counts.values()), dtype=np.float64)]), feature
-    )
-    keys, counts = keys[counts > 0], counts[counts > 0]
-    if not len(keys):
-        return Store(0, np.zeros(0, dtype=np.int64))
-    keys = np.clip(keys, mapping.lowest_key - 1, mapping.lowest_key + mapping.keys - 1)
-    first = int(keys.min())
-    dense = np.zeros(int(keys.max()) - first + 1, dtype=np.int64)
-    np.add.at(dense, keys - first, counts)
-    return Store(first, dense)
+def _decode(messages: Sequence[bytes], mapping: BucketMapping, features: Sequence[str], outputs: int) -> SketchBlock:
+    """Parse the messages one by one, and check and sort all their counts at once."""
+    stores = _Stores(len(messages))
+    for number, data in enumerate(messages):
+        message = payload_pb2.DDSketch()
+        try:
+            message.ParseFromString(data)
+        except DecodeError as error:
+            feature = features[number // outputs]
+            raise InvalidPayload(f"the sketch of feature '{feature}' is not a DDSketch message.") from error
+        _check_mapping(message.mapping, mapping, features[number // outputs])
+        stores.take(number, message)
+    numbers, signs, keys, counts = stores.joined()
 
-
-def _counts(counts: NDArray[np.float64], feature: str) -> NDArray[np.int64]:
-    if not np.all(np.isfinite(counts)) or np.any(counts < 0) or float(counts.sum()) > MAX_TOTAL:
+    bad = ~(np.isfinite(counts) & (counts >= 0) & (counts <= MAX_TOTAL) & (counts == np.floor(counts)))
+    if bad.any():
+        first = int(np.argmax(bad))
         raise InvalidPayload(
-            f"the sketch of feature '{feature}' has a count that is negative, not finite or above {MAX_TOTAL}."
-        )
-    if np.any(counts != np.floor(counts)):
-        raise InvalidPayload(
-            f"the sketch of feature '{feature}' has a count that is not a whole number.",
+            f"the sketch of feature '{features[numbers[first] // outputs]}' has the count {counts[first]}, which is "
+            f"not a whole number from 0 to {MAX_TOTAL}.",
             remedy="Count in the job's integer units.",
         )
-    return counts.astype(np.int64)
+    heavy = np.bincount(numbers, counts, len(messages)) > MAX_TOTAL
+    if heavy.any():
+        feature = features[int(np.argmax(heavy)) // outputs]
+        raise InvalidPayload(f"the sketch of feature '{feature}' weighs more than {MAX_TOTAL} units.")
+
+    # Keys below the mapping's range count as zero, keys above it as the outermost bucket.
+    ordinals = mapping.zero + signs * np.clip(keys - mapping.lowest_key + 1, 0, mapping.keys)
+    span = 2 * mapping.keys + 1
+    kept = counts > 0
+    cells, sums = _added((numbers * span + ordinals)[kept], counts[kept].astype(np.int64))
+    return SketchBlock(cells=cells, counts=sums, features=len(features), outputs=outputs, span=span)
+
+
+class _Stores:
+    """Collects the counts of many messages: contiguous ones as they lie, sparse ones and zeros one by one."""
+
+    def __init__(self, messages: int) -> None:
+        self._zeros = np.zeros(messages)
+        self._runs: list[tuple[int, int, int]] = []  # message, sign, first key
+        self._counts: list[NDArray[np.float64]] = []
+        self._sparse: list[tuple[int, int, int, float]] = []  # message, sign, key, count
+
+    def take(self, number: int, message: payload_pb2.DDSketch) -> None:
+        self._zeros[number] = message.zero_count
+        for sign, store in ((1, message.positive_values), (-1, message.negative_values)):
+            if store.contiguous_bin_counts:
+                self._runs.append((number, sign, store.contiguous_bin_index_offset))
+                self._counts.append(np.array(store.contiguous_bin_counts, dtype=np.float64))
+            if store.bin_counts:
+                self._sparse += [(number, sign, key, count) for key, count in store.bin_counts.items()]
+
+    def joined(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Message number, sign (0 for the zero bucket), key and count of each entry."""
+        lengths = np.array([len(each) for each in self._counts], dtype=np.int64)
+        runs = np.array(self._runs, dtype=np.int64).reshape(-1, 3)
+        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        sparse = np.array([each[:3] for each in self._sparse], dtype=np.int64).reshape(-1, 3)
+        zeros = np.zeros(len(self._zeros), dtype=np.int64)
+        return (
+            np.concatenate([np.repeat(runs[:, 0], lengths), sparse[:, 0], np.arange(len(zeros))]),
+            np.concatenate([np.repeat(runs[:, 1], lengths), sparse[:, 1], zeros]),
+            np.concatenate([np.repeat(runs[:, 2], lengths) + within, sparse[:, 2], zeros]),
+            np.concatenate([*self._counts, np.array([each[3] for each in self._sparse]), self._zeros]),
+        )
+
+
+def _check_mapping(found: payload_pb2.IndexMapping, mapping: BucketMapping, feature: str) -> None:
+    if (
+        not math.isclose(found.gamma, mapping.gamma, rel_tol=_GAMMA_TOLERANCE)
+        or found.index_offset != 0
+        or found.interpolation != payload_pb2.IndexMapping.NONE
+    ):
+        raise InvalidPayload(
+            f"the sketch of feature '{feature}' has gamma {found.gamma!r}, index offset {found.index_offset!r} and "
+            f"interpolation {found.interpolation}; agreed are gamma {mapping.gamma!r}, offset 0 and no interpolation.",
+            remedy=f"Make it with a logarithmic mapping of relative accuracy {mapping.relative_accuracy}.",
+        )
+
+
+def _added(cells: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cells in ascending order, each once, with their counts added up."""
+    if not len(cells):
+        return cells, counts
+    order = np.argsort(cells, kind="stable")
+    cells, counts = cells[order], counts[order]
+    starts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
+    return cells[starts], np.add.reduceat(counts, starts)

@@ -187,7 +187,7 @@ def test_artifacts_and_states_lie_in_the_given_folder(tmp_path: Path) -> None:
 
 
 def test_unknown_methods_and_nodes_are_named() -> None:
-    with pytest.raises(NotFound, match="'nothing'.*fedscs_xgb"):
+    with pytest.raises(NotFound, match=r"'nothing'.*fedscs_xgb"):
         Harness("nothing", {}, specification(method="nothing"))
     with pytest.raises(OperatorError, match="'node-77' has no dataset"):
         Harness("fedscs_xgb", {}, specification(evaluation={"unseen": ["node-77"]}))

@@ -54,7 +54,7 @@ def a_message(**changes: object) -> payload_pb2.DDSketch:
 def test_sketches_come_back_feature_by_feature_and_output_by_output() -> None:
     sketches = [[sketch({0: 1}), sketch({-3: 2, 5: 7})], [sketch({}), sketch({9: 4})]]
     payload = wire(k.sketches_payload(sketches, MAPPING))
-    back = k.read_sketches(payload, MAPPING, features=("a", "b"), outputs=2)
+    back = k.read_sketches(payload, MAPPING, features=("a", "b"), outputs=2).sketches()
     assert [[counts(s) for s in row] for row in back] == [[{0: 1}, {-3: 2, 5: 7}], [{}, {9: 4}]]
 
 
@@ -148,7 +148,7 @@ def test_any_bytes_as_a_sketch_are_read_or_refused(data: bytes) -> None:
 def test_every_sketch_survives_the_wire(values: list[dict[int, int]]) -> None:
     sketches = [sketch(each) for each in values]
     names = tuple(f"f{i}" for i in range(len(values)))
-    back = k.read_sketches(wire(k.sketches_payload([sketches], MAPPING)), MAPPING, features=names, outputs=1)
+    back = k.read_sketches(wire(k.sketches_payload([sketches], MAPPING)), MAPPING, features=names, outputs=1).sketches()
     assert [counts(s) for s in back[0]] == [counts(s) for s in sketches]
 
 

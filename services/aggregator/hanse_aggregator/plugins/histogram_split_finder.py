@@ -22,7 +22,7 @@ from hanse.learning.bin_edges import BinEdges, exact_edges, sketched_edges
 from hanse.learning.booster import to_booster
 from hanse.learning.objectives import make_objective
 from hanse.learning.parameters import BoostingParameters
-from hanse.learning.sketch import BucketMapping, Sketch, merge_sketches
+from hanse.learning.sketch import BucketMapping
 from hanse.learning.splitting import grow_trees
 from hanse.learning.trees import Forest
 from hanse.method import (
@@ -38,7 +38,7 @@ from hanse.method import (
 )
 from hanse.payload import Payload
 from hanse.payload.boosting import BoostingInstruction, Schema, read_distinct
-from hanse.payload.kinds import document_payload, read_atoms, read_sketches, read_trees, trees_payload
+from hanse.payload.kinds import SketchBlock, document_payload, read_atoms, read_sketches, read_trees, trees_payload
 from hanse.settings import validate
 from hanse_aggregator.plugins.boosting_pictures import pictures
 from hanse_aggregator.plugins.boosting_setup import SetupAggregation
@@ -140,9 +140,7 @@ class SketchAggregation:
         self._features = instruction.schema.features
         self._sets = parameters.outputs if parameters.edges == "per_class" else 1
         self._mapping = BucketMapping(parameters.sketch_accuracy)
-        self._sketches: list[tuple[Sketch, ...]] = [
-            tuple(Sketch.empty() for _ in self._features) for _ in range(self._sets)
-        ]
+        self._blocks: MergingStack[SketchBlock] = MergingStack()
         self._distinct = [np.zeros(0, dtype=np.float32) for _ in self._features]
         self._bytes: dict[str, int] = {}
 
@@ -158,8 +156,7 @@ class SketchAggregation:
                 values = read_distinct(payload, features=len(self._features))
                 self._distinct = [np.union1d(a, b) for a, b in zip(self._distinct, values, strict=True)]
             else:
-                sketches = read_sketches(payload, self._mapping, features=self._features, outputs=self._sets)
-                self._sketches = [merge_sketches(a, b) for a, b in zip(self._sketches, sketches, strict=True)]
+                self._blocks.push(read_sketches(payload, self._mapping, features=self._features, outputs=self._sets))
         except (InvalidPayload, RejectedContribution) as error:
             raise rejected(contribution.node, error) from error
         self._bytes[contribution.node] = payload.size
@@ -172,8 +169,10 @@ class SketchAggregation:
         if parameters.bin_source == "exact":
             edges: tuple[BinEdges, ...] = (exact_edges(self._distinct),) * self._sets
         else:
+            merged = self._blocks.total()
             edges = tuple(
-                sketched_edges(sketches, setup.centres, self._mapping, parameters.bins) for sketches in self._sketches
+                sketched_edges(sketches, setup.centres, self._mapping, parameters.bins)
+                for sketches in (merged.sketches() if merged is not None else ())
             )
         state = dataclasses.replace(self._state, edges=edges)
         instruction = dataclasses.replace(self._instruction, edges=edges)

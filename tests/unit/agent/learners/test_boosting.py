@@ -73,7 +73,7 @@ def test_preparation_sends_schema_and_sums_of_the_training_rows_alone(desk: Desk
 def test_sketches_carry_the_hessian_units_of_the_atoms(desk: Desk) -> None:
     payload = perform(desk, "sketch", instruction())
     mapping = BucketMapping(0.01)
-    ((age, weight),) = read_sketches(payload, mapping, features=NAMES[:2], outputs=1)
+    ((age, weight),) = read_sketches(payload, mapping, features=NAMES[:2], outputs=1).sketches()
     quarter = UNIT // 4  # p (1 - p) at margin 0
     assert age.counts.tolist() == [2 * quarter, 2 * quarter]
     assert weight.counts.tolist() == [3 * quarter]  # the missing value is not counted
@@ -133,7 +133,7 @@ def test_rows_are_drawn_by_seed_round_and_node_and_the_same_for_sketch_and_atoms
         at = BoostingLearner(MemoryDataset(table))
         atoms = at.perform(desk.assignment("atoms", round_number, told))
         sketch = at.perform(desk.assignment("sketch", round_number, told))
-        (sets,) = read_sketches(sketch, BucketMapping(0.01), features=names, outputs=1)
+        (sets,) = read_sketches(sketch, BucketMapping(0.01), features=names, outputs=1).sketches()
         (merged,), count, _ = read_atoms(atoms, edges=(EDGES,), outputs=1, grid=Grid())
         present = merged.ids[:, 0] > 0
         assert sets[0].total == int(merged.hessian[present].sum())
