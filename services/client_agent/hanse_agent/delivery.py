@@ -34,8 +34,8 @@ class Delivery:
     ) -> None:
         """Send a contribution until `confirmed` is set, or an upload's receipt has come.
 
-        `earlier`: an earlier process may have sent it already. Before the coordinator has `spoken_of` the assignment, its fencing number may be one of an earlier process:
-        a moment is given to it to name the new one.
+        `earlier`: it may have been sent before. Until the coordinator has `spoken_of` the assignment, its fencing
+        number may be one of an earlier process: a moment is given to it to name the new one.
 
         Raises:
             FencedOut: the fencing number is an old one.
@@ -52,8 +52,10 @@ class Delivery:
             else:
                 await self._upload(link, spooled, confirmed, earlier)
 
-        await self._links.over(over)
-        self._journal.arrived(spooled.task.assignment, spooled.digest)
+        try:
+            await self._links.over(over)
+        finally:
+            self._journal.settled(spooled.task.assignment, spooled.digest)
 
     async def _record(self, spooled: Spooled, earlier: bool) -> None:
         task = spooled.task

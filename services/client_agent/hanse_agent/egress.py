@@ -75,8 +75,8 @@ class EgressJournal:
         self._under_way.add(key)
         return event
 
-    def arrived(self, assignment: str, digest: str) -> None:
-        """The receipt has come: the key need not stay in memory."""
+    def settled(self, assignment: str, digest: str) -> None:
+        """Nothing is under way any more: the key need not stay in memory."""
         self._under_way.discard((assignment, digest))
 
     def _knows(self, assignment: str, digest: str) -> bool:

@@ -287,6 +287,7 @@ class Workbench:
                 break
             except FencedOut as error:
                 self._log.info("assignment has a newer fence", assignment=work.assignment, reason=error.sentence)
+                work.earlier = True
                 if work.fence == fence:  # wait until the coordinator speaks of it again
                     work.spoken_of.clear()
         self._jobs.open(work.job).delivered(work.assignment)
