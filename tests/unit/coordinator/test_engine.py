@@ -125,7 +125,7 @@ def test_every_single_transition_survives_a_kill_before_and_after_its_commit(tmp
 
     at, crashed = 1, True
     while crashed:
-        crashed = all([asyncio.run(play(tmp_path / f"{at}-{after}", at, after)) for after in (False, True)])
+        crashed = all(asyncio.run(play(tmp_path / f"{at}-{after}", at, after)) for after in (False, True))
         at += 1
     assert at > 15, "the sweep ended before it had met the job's transitions"
 
