@@ -148,10 +148,16 @@ class InvalidPayload(HanseError):
 
 
 class FencedOut(PlatformError):
-    """A write by a coordinator that is no longer the leader, or for an assignment that was handed on."""
+    """A write by somebody who no longer holds the right to it: a newer holder has a higher number."""
 
     retryable = False
     default_code = "FENCED_OUT"
+
+
+class OldFence(FencedOut):
+    """The assignment was handed on to another agent process of the same node, under a higher fencing number."""
+
+    default_code = "OLD_FENCE"
 
 
 # One table for every server and every client. Keys are looked up along the class hierarchy.

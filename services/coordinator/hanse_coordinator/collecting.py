@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, Reason
+from hanse.errors import Conflict, Forbidden, OldFence, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, records
 from hanse.ledger.states import AssignmentState, JobState, PhaseState
@@ -203,16 +203,15 @@ class Collector:
 
         Raises:
             Forbidden: it is another node's.
-            Conflict: it was handed on to another agent process.
+            OldFence: it was handed on to another agent process.
         """
         assert self.phase is not None
         assignment = self.phase.assignments[assignment_id]
         if assignment.node != node:
             raise Forbidden(f"assignment {assignment_id} is not of node '{node}'.", code="NOT_YOURS")
         if assignment.fence != fence:
-            raise Conflict(
-                f"assignment {assignment_id} has fence {assignment.fence}, not {fence}: another agent process has it.",
-                code="OLD_FENCE",
+            raise OldFence(
+                f"assignment {assignment_id} has fence {assignment.fence}, not {fence}: another agent process has it."
             )
         return assignment
 

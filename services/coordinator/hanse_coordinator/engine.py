@@ -239,7 +239,7 @@ class Engine:
 
         Raises:
             NotFound, Forbidden: no such assignment of this node.
-            Conflict: another agent process has it (`OLD_FENCE`).
+            OldFence: another agent process has it.
         """
         if runner := self._holder(assignment):
             return runner.check(node, assignment, fence)

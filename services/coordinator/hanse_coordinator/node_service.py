@@ -13,7 +13,7 @@ import grpc.aio
 from google.protobuf.json_format import MessageToDict
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OperatorError
+from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OldFence, OperatorError
 from hanse.ledger import Transaction
 from hanse.logs import logger
 from hanse.payload import Payload
@@ -195,6 +195,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             await self._engine.check(session.node, given.assignment, given.fence)
             artifact = await asyncio.to_thread(self._store.put, Payload.from_image(given.image))
             await self._record(session, given.assignment, given.fence, artifact.digest, artifact.size)
+        except OldFence:
+            pass  # the assignment is on its way again, with its new number
         except HanseError as error:
             session.send(
                 withdraw=node_pb2.Withdraw(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from hanse.errors import Conflict, FencedOut, HanseError, Owner, PlatformError, Reason
+from hanse.errors import Conflict, FencedOut, HanseError, OldFence, Owner, PlatformError, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, View, records
 from hanse.ledger.states import Decision, JobState, PhaseState
@@ -102,6 +102,8 @@ class JobRunner:
         """A fault of ours pauses the job with a reason; it never dies in silence."""
         try:
             await call()
+        except OldFence as error:
+            self._log.info("refused", error=str(error))
         except FencedOut:
             raise
         except HanseError as error:
@@ -154,7 +156,7 @@ class JobRunner:
         except HanseError as error:
             if not future.done():
                 future.set_exception(error)
-            if isinstance(error, FencedOut):
+            if isinstance(error, FencedOut) and not isinstance(error, OldFence):
                 raise
         except BaseException:
             if not future.done():
