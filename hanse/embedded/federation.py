@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +30,8 @@ class EmbeddedOptions:
     nodes_address: str = ""
     """Host by which other machines reach the nodes' port; empty: loopback alone."""
     foreground_logs: bool = False
+    coordinator: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of the coordinator's configuration (`lease`, `certificate_lifetime`, `advertise` …)."""
 
 
 class EmbeddedFederation:
@@ -111,7 +113,9 @@ class EmbeddedFederation:
             self._ports = self._folder.choose_ports(
                 nodes=self._options.node_port, control=self._options.control_port, listen=listen
             )
-            self._folder.write_configurations(self._ports, listen=listen, advertised_host=advertised)
+            self._folder.write_configurations(
+                self._ports, listen=listen, advertised_host=advertised, coordinator=self._options.coordinator
+            )
             for name, module in _MODULES.items():  # stopped in reverse: the coordinator first
                 stack.callback(self._start_child(name, module).stop)
             for name, child in self.children.items():

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -165,9 +165,11 @@ class StateFolder:
         write_atomically(path, json.dumps(ports.model_dump(), indent=2).encode() + b"\n", mode=0o644)
         return ports
 
-    def write_configurations(self, ports: Ports, *, listen: str, advertised_host: str) -> None:
-        """Configuration files of the programs, and `client.yaml`."""
-        coordinator, aggregator = self.service("coordinator"), self.service("aggregator")
+    def write_configurations(
+        self, ports: Ports, *, listen: str, advertised_host: str, coordinator: Mapping[str, object] | None = None
+    ) -> None:
+        """Configuration files of the programs, and `client.yaml`; `coordinator` adds keys to the coordinator's."""
+        leader, aggregator = self.service("coordinator"), self.service("aggregator")
         self._write_yaml(
             aggregator / "config.yaml",
             {
@@ -182,22 +184,23 @@ class StateFolder:
         )
         host = f"[{advertised_host}]" if ":" in advertised_host else advertised_host
         self._write_yaml(
-            coordinator / "config.yaml",
+            leader / "config.yaml",
             {
                 "name": self.root.name,
                 "state": str(self.root),
                 "ledger": f"sqlite:///{self.ledger}",
                 "artifacts": str(self.root / "artifacts"),
                 "authority": str(self.authority),
-                "certificate": str(coordinator / "service.crt"),
-                "key": str(coordinator / "service.key"),
+                "certificate": str(leader / "service.crt"),
+                "key": str(leader / "service.key"),
                 "nodes_listen": f"{listen}:{ports.nodes}",
                 "control_listen": f"{LOOPBACK}:{ports.control}",
                 "health_listen": f"{LOOPBACK}:{ports.coordinator_health}",
                 "advertise": [f"{host}:{ports.nodes}"],
                 "aggregators": [f"{LOOPBACK}:{ports.aggregator}"],
                 "first_token": str(self.token_file),
-                "ports_file": str(coordinator / "ports.json"),
+                "ports_file": str(leader / "ports.json"),
+                **(coordinator or {}),
             },
         )
         self._write_yaml(
