@@ -288,21 +288,19 @@ class _Run:
 
     def _audience(self, phase: Phase) -> tuple[str, ...]:
         specification = self._harness.specification
-        training = [node for node in self._harness.datasets if node not in self._unseen]
-        selected = draw_cohort(training, specification.selection, seed=specification.seed, round_number=phase.round)
-        if phase.audience is Audience.SELECTED:
-            return selected
-        if phase.audience is Audience.UNSEEN:
-            return tuple(sorted(self._unseen))
-        return tuple(sorted({*training, *self._unseen}))
+        training = tuple(node for node in self._harness.datasets if node not in self._unseen)
+        cohort = draw_cohort(training, specification.selection, seed=specification.seed, round_number=phase.round)
+        chosen: set[str] = set()
+        if phase.audience in (Audience.SELECTED, Audience.ALL):
+            chosen |= set(cohort if phase.purpose is Purpose.TRAIN else training)
+        if phase.audience in (Audience.UNSEEN, Audience.ALL):
+            chosen |= self._unseen
+        return tuple(sorted(chosen))
 
     def _judge(
         self, phase: Phase, assigned: tuple[str, ...], contributed: Mapping[str, bytes], refusals: Mapping[str, Reason]
     ) -> None:
-        selection = self._harness.specification.selection
-        needed = quorum(selection, assigned)
-        if phase.purpose is Purpose.TRAIN:
-            needed = max(needed, selection.minimum_nodes)
+        needed = quorum(self._harness.specification.selection, assigned)
         if len(contributed) < needed:
             raise QuorumNotMet(
                 f"{len(contributed)} of {len(assigned)} nodes contributed to the phase '{phase.name}' of round "

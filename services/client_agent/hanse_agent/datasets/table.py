@@ -133,7 +133,8 @@ class TableDataset:
                 sentence names file, column and row (counted from 1, without the header line).
         """
         options, source = self.options, self._source
-        features = source.numbers(self.feature_names)
+        names = self.feature_names
+        features = source.numbers(names)
         chosen = self._chosen
         wanted = [name for name in (options.target, options.weight, options.holdout_column) if name]
         columns = source.read(wanted)
@@ -144,9 +145,11 @@ class TableDataset:
         else:
             kept = int(np.count_nonzero(chosen))
             held_out = np.arange(kept) >= kept - int(np.ceil(kept * options.holdout - 1e-9))
+        # A CSV file is held whole by its source: the learner keeps what it needs of it.
+        self.__dict__.pop("_source", None)
         return Table(
             features=features if chosen.all() else features[chosen],
-            feature_names=self.feature_names,
+            feature_names=names,
             target=target[chosen],
             weight=weight[chosen],
             held_out=held_out,
