@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from hanse.errors import NotFound, OperatorError, SiteError
 from hanse.harness import Harness, HarnessResult, QuorumNotMet
 from hanse.jobs import JobSpecification
+from hanse.learning.drawing import chosen_columns
 from hanse.method import (
     Assignment,
     Audience,
@@ -32,9 +33,10 @@ from hanse.method import (
     Scope,
 )
 from hanse.payload import Payload
-from hanse.payload.kinds import document_payload, read_document
+from hanse.payload.kinds import document_payload, read_document, read_trees
 from hanse_agent.datasets.table import TableDataset
 from hanse_agent.learners.boosting import BoostingLearner
+from hanse_aggregator.plugins.histogram_split_finder import HistogramSplitFinder
 from tests.unit.boosting_data import MemoryDataset, make_table, random_table, specification, split
 
 DATA = Path(os.environ.get("HANSE_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -140,6 +142,42 @@ def test_nodes_that_miss_rounds_catch_up_to_the_same_bytes() -> None:
     assert all(len(nodes) == 2 for nodes in chosen.values())
     assert len(set(chosen.values())) > 1
     assert forgetful.contributions == remembering.contributions
+
+
+@pytest.mark.parametrize("edges", ["shared", "per_class"])
+def test_columns_are_drawn_anew_for_every_round_and_class(edges: str) -> None:
+    job = specification(rounds=4, colsample_bytree=0.34, edges=edges, seed=2)
+    result = run(split(random_table(300, seed=3, features=6), parts(300, 2)), job)
+    stored = [artifact for record in result.phases for artifact in record.outcome.stored]
+    drawn = set()
+    for number, artifact in enumerate(stored):
+        for k, tree in enumerate(read_trees(artifact, features=6, outputs=3).trees):
+            offered = chosen_columns(2, number, k, 6, 0.34).tolist()
+            drawn.add(tuple(offered))
+            assert set(tree.feature[tree.left >= 0].tolist()) <= set(offered)
+    assert len(drawn) > 3
+
+
+def test_every_training_node_evaluates_also_where_a_share_is_drawn_for_training() -> None:
+    job = specification(rounds=1, selection={"fraction": 0.5}, every=1)
+    phases = run(split(whole(), parts(240, 4)), job).phases
+    assert [len(record.contributions) for record in phases] == [2, 2, 2, 4]
+
+
+class Undescribed(HistogramSplitFinder):
+    """Knows no schema beforehand."""
+
+    def first_phase(self, job: JobContext) -> Phase:
+        return super().first_phase(dataclasses.replace(job, datasets={}))
+
+
+def test_a_contribution_rejected_at_the_end_is_named_with_the_refusals() -> None:
+    odd = make_table(np.ones((4, 3)), np.zeros(4), feature_names=("f0", "f1", "height"))
+    datasets = {**split(whole(), parts(240, 3)), "node-09": MemoryDataset(odd)}
+    job = specification(rounds=1, selection={"quorum": 0.7})
+    record = run(datasets, job, plugin=Undescribed).phases[0]
+    assert "'height'" in record.refusals["node-09"].sentence
+    assert "node-09" in record.contributions
 
 
 def test_unseen_nodes_are_evaluated_on_all_their_rows_and_never_train() -> None:

@@ -116,6 +116,13 @@ def test_counts_that_cannot_be_are_refused_by_feature(count: float) -> None:
         decode(message)
 
 
+def test_a_sketch_that_weighs_too_much_in_all_is_refused_by_feature() -> None:
+    message = a_message()
+    message.positive_values.contiguous_bin_counts.extend([2.0**51, 2.0**51])
+    with pytest.raises(InvalidPayload, match=r"feature 'age' weighs more"):
+        decode(message)
+
+
 def test_a_gamma_that_differs_in_its_last_digit_is_the_same_mapping() -> None:
     gamma = 1.01 / 0.99
     assert gamma != MAPPING.gamma or LogarithmicMapping(0.01).gamma == MAPPING.gamma

@@ -86,9 +86,7 @@ def test_the_last_rows_are_held_out_by_share(path: Path) -> None:
 
 
 def test_rows_above_a_value_are_held_out(path: Path) -> None:
-    held_out = (
-        table(path, features=["weight"], holdout_column="label", holdout_above=0.5, target="kept").load().held_out
-    )
+    held_out = table(path, features=["weight"], holdout_column="label", holdout_above=0, target="kept").load().held_out
     assert held_out.tolist() == [False, True, True, False]
 
 
