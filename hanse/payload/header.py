@@ -27,6 +27,10 @@ ITEM_BYTES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
+INT8_BLOCK = 256
+"""Numbers that share a scale in the encoding INT8_BLOCKS."""
+_LOSSY = {payload_pb2.ENCODING_BFLOAT16, payload_pb2.ENCODING_INT8_BLOCKS, payload_pb2.ENCODING_TOP_K}
+_KNOWN = _LOSSY | {payload_pb2.ENCODING_RAW, payload_pb2.ENCODING_ZSTD}
 
 
 def read_header(view: memoryview | bytes) -> tuple[payload_pb2.PayloadHeader, int]:
@@ -103,7 +107,7 @@ def _check_spec(spec: payload_pb2.ArraySpec) -> None:
         raise InvalidPayload(f"an array's name must have 1 to {MAX_NAME} characters, not {len(spec.name)}.")
     if spec.dtype not in ITEM_BYTES:
         raise InvalidPayload(f"array '{spec.name}' has the unknown dtype '{spec.dtype[:40]}'.")
-    if spec.encoding != payload_pb2.ENCODING_RAW:
+    if spec.encoding not in _KNOWN:
         raise InvalidPayload(f"array '{spec.name}' has encoding {spec.encoding}, which is not known here.")
     if len(spec.shape) > MAX_DIMENSIONS:
         raise InvalidPayload(f"array '{spec.name}' has {len(spec.shape)} dimensions; at most {MAX_DIMENSIONS}.")
@@ -113,11 +117,29 @@ def _check_spec(spec: payload_pb2.ArraySpec) -> None:
         extent *= max(length, 1)  # NumPy bounds the product of an empty array's other lengths too
     if extent > MAX_EXTENT:
         raise InvalidPayload(f"array '{spec.name}' of shape {tuple(spec.shape)} is larger than any machine.")
-    if expected != spec.nbytes:
+    if spec.encoding in _LOSSY and spec.dtype != "float32":
         raise InvalidPayload(
-            f"array '{spec.name}' of shape {tuple(spec.shape)} and dtype {spec.dtype} needs {expected} bytes, "
-            f"but its header says {spec.nbytes}."
+            f"array '{spec.name}' of dtype {spec.dtype} is encoded in a way that is for float32 alone."
         )
+    if not _possible(spec, expected):
+        raise InvalidPayload(
+            f"array '{spec.name}' of shape {tuple(spec.shape)} and dtype {spec.dtype} needs {expected} bytes raw, "
+            f"but its header says {spec.nbytes} in encoding {spec.encoding}."
+        )
+
+
+def _possible(spec: payload_pb2.ArraySpec, raw: int) -> bool:
+    """Whether an array whose raw form has `raw` bytes can have `spec.nbytes` in its encoding."""
+    numbers = raw // ITEM_BYTES[spec.dtype]
+    if spec.encoding == payload_pb2.ENCODING_BFLOAT16:
+        return spec.nbytes == 2 * numbers
+    if spec.encoding == payload_pb2.ENCODING_INT8_BLOCKS:
+        return spec.nbytes == numbers + 4 * -(-numbers // INT8_BLOCK)
+    if spec.encoding == payload_pb2.ENCODING_TOP_K:
+        return spec.nbytes % 8 == 0 and spec.nbytes <= 8 * numbers and numbers < 2**32
+    if spec.encoding == payload_pb2.ENCODING_ZSTD:
+        return 0 < spec.nbytes < raw  # what does not get smaller is sent raw
+    return spec.nbytes == raw
 
 
 _KIND_FIELDS = {

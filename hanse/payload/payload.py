@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from hanse.errors import InvalidPayload
+from hanse.payload.encodings import Encoded
 from hanse.payload.header import (
     ALIGNMENT,
     IMAGE_VERSION,
@@ -42,11 +43,21 @@ class Sink(Protocol):
 
 
 class Payload:
-    """A typed header and named arrays. Immutable by convention: arrays that come from a file are read-only."""
+    """A typed header and named arrays. Immutable by convention: arrays that come from a file are read-only.
 
-    def __init__(self, header: payload_pb2.PayloadHeader, arrays: Mapping[str, NDArray[Any]]) -> None:
+    `arrays` holds what is stored raw; `encoded` what is compressed, which is decoded only by a reader that knows the
+    shape to expect, so that a small image cannot claim a large memory.
+    """
+
+    def __init__(
+        self,
+        header: payload_pb2.PayloadHeader,
+        arrays: Mapping[str, NDArray[Any]],
+        encoded: Mapping[str, Encoded] | None = None,
+    ) -> None:
         self.header = header
         self.arrays = arrays
+        self.encoded: Mapping[str, Encoded] = encoded or {}
         self._known_digest: bytes | None = None
         self._image: memoryview | None = None
         self.path: Path | None = None
@@ -55,21 +66,26 @@ class Payload:
     def build(
         cls,
         kind: Message,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
+        arrays: Mapping[str, NDArray[Any] | Encoded] | None = None,
         *,
         references: Sequence[bytes] = (),
     ) -> Payload:
         """Make a payload of a kind message (`payload_pb2.WeightDelta(…)`, …) and named arrays.
 
-        Arrays are stored C-contiguous and little-endian, in the order given.
+        Arrays are stored C-contiguous and little-endian, in the order given; encoded ones as they are.
 
         Raises:
             InvalidPayload: a dtype that has no raw form (object, str), or a bad name or reference.
         """
         plain: dict[str, NDArray[Any]] = {}
+        encoded: dict[str, Encoded] = {}
         header = payload_pb2.PayloadHeader(references=references)
         getattr(header, field_of(kind)).CopyFrom(kind)
         for name, array in (arrays or {}).items():
+            if isinstance(array, Encoded):
+                encoded[name] = array
+                header.arrays.append(array.spec(name))
+                continue
             stored = np.asarray(array, order="C")
             if stored.dtype.name not in ITEM_BYTES:
                 raise InvalidPayload(f"array '{name}' has dtype {stored.dtype}, which has no raw form.")
@@ -83,7 +99,7 @@ class Payload:
                 nbytes=stored.nbytes,
             )
         check_header(header)
-        return cls(header, plain)
+        return cls(header, plain, encoded)
 
     @classmethod
     def from_image(cls, image: bytes | memoryview | mmap.mmap) -> Payload:
@@ -100,11 +116,16 @@ class Payload:
                 remedy="It was cut or altered on the way; send it again.",
             )
         arrays: dict[str, NDArray[Any]] = {}
+        encoded: dict[str, Encoded] = {}
         for spec, start in placed(header, body):
+            if spec.encoding != payload_pb2.ENCODING_RAW:
+                data = np.frombuffer(view, dtype=np.uint8, count=spec.nbytes, offset=start)
+                encoded[spec.name] = Encoded(spec.encoding, spec.dtype, tuple(spec.shape), data)
+                continue
             dtype = np.dtype(spec.dtype).newbyteorder("<")
             flat = np.frombuffer(view, dtype=dtype, count=spec.nbytes // dtype.itemsize, offset=start)
             arrays[spec.name] = flat.reshape(tuple(spec.shape))
-        payload = cls(header, arrays)
+        payload = cls(header, arrays, encoded)
         payload._image = view
         return payload
 
@@ -167,7 +188,7 @@ class Payload:
             gap = -position % ALIGNMENT
             if gap:
                 yield bytes(gap)
-            array = self.arrays[spec.name]
+            array = self.encoded[spec.name].data if spec.name in self.encoded else self.arrays[spec.name]
             if array.nbytes:
                 yield array.reshape(-1).view(np.uint8).data
             position += gap + array.nbytes

@@ -39,12 +39,32 @@ class _EncodingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     ENCODING_UNSPECIFIED: _Encoding.ValueType  # 0
     ENCODING_RAW: _Encoding.ValueType  # 1
     """shape x dtype, C order, little-endian"""
+    ENCODING_BFLOAT16: _Encoding.ValueType  # 2
+    """The others are for float32 alone, except ZSTD. n: numbers in the array, flat in C order.
+    uint16 [n]: the upper halves, rounded half to even
+    """
+    ENCODING_INT8_BLOCKS: _Encoding.ValueType  # 3
+    """float32 [ceil(n / 256)]: a scale a block; int8 [n]: a number is int8 * scale"""
+    ENCODING_TOP_K: _Encoding.ValueType  # 4
+    """uint32 [k]: places, ascending; float32 [k]: the numbers there; zero elsewhere"""
+    ENCODING_ZSTD: _Encoding.ValueType  # 5
+    """one zstd frame that says its content's size: the raw bytes, byte 0 of all numbers"""
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper): ...
 
 ENCODING_UNSPECIFIED: Encoding.ValueType  # 0
 ENCODING_RAW: Encoding.ValueType  # 1
 """shape x dtype, C order, little-endian"""
+ENCODING_BFLOAT16: Encoding.ValueType  # 2
+"""The others are for float32 alone, except ZSTD. n: numbers in the array, flat in C order.
+uint16 [n]: the upper halves, rounded half to even
+"""
+ENCODING_INT8_BLOCKS: Encoding.ValueType  # 3
+"""float32 [ceil(n / 256)]: a scale a block; int8 [n]: a number is int8 * scale"""
+ENCODING_TOP_K: Encoding.ValueType  # 4
+"""uint32 [k]: places, ascending; float32 [k]: the numbers there; zero elsewhere"""
+ENCODING_ZSTD: Encoding.ValueType  # 5
+"""one zstd frame that says its content's size: the raw bytes, byte 0 of all numbers"""
 Global___Encoding: typing_extensions.TypeAlias = Encoding
 
 @typing.final
@@ -60,6 +80,7 @@ class ArraySpec(google.protobuf.message.Message):
     dtype: builtins.str
     """numpy name: float32, int64, uint8 …"""
     encoding: Global___Encoding.ValueType
+    """a reader decodes only what has the shape that it expects"""
     nbytes: builtins.int
     """bytes in the image, after encoding"""
     @property
