@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # One thread a process: trees and linear algebra oversubscribe badly when many processes share few cores.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
+# The one version of torch that tests and benchmarks run with; an installation may have any from 2.2 on.
+TORCH  ?= torch==2.13.0
 
 .PHONY: venv demo test lint protos clean
 
@@ -15,7 +17,7 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet -e '.[dev,demo]' '$(TORCH)'
 	touch $@
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
