@@ -67,7 +67,8 @@ class XAN(nn.Module):
         if self.forced == "instance":
             return instance
         weights = self.weights
-        return weights[0] * self.batchnorm(x) + weights[1] * instance
+        mixed: Tensor = weights[0] * self.batchnorm(x) + weights[1] * instance
+        return mixed
 
     def _warn(self) -> None:
         if not self._warned:
