@@ -400,6 +400,8 @@ def test_what_the_method_cannot_do_is_refused() -> None:
         first(job(model="resnet"))
     with pytest.raises(OperatorError, match="continue"):
         first(job(continue_from=document_payload("x", {})))
+    with pytest.raises(OperatorError, match="at most 25000 rounds"):
+        first(job(rounds=25_001))
     known = {"a": described(*NAMES, classes='["a", "b", "c"]')}
     with pytest.raises(OperatorError, match="3 classes, but num_class is 2"):
         first(job(datasets=known, config={"objective": "multi:softprob", "num_class": 2}))
