@@ -121,6 +121,7 @@ class TableDataset:
         columns.append(Column(name=self.options.target, dtype="float64"))
         facts = {"classes": json.dumps(self.options.classes)} if self.options.classes else {}
         rows = int(np.count_nonzero(self._chosen)) if self.options.where else self._source.rows
+        self._forget()
         return DatasetDescription(
             name=self.name, kind=self.kind, rows=rows, columns=tuple(columns), target=self.options.target, facts=facts
         )
@@ -145,8 +146,7 @@ class TableDataset:
         else:
             kept = int(np.count_nonzero(chosen))
             held_out = np.arange(kept) >= kept - int(np.ceil(kept * options.holdout - 1e-9))
-        # A CSV file is held whole by its source: the learner keeps what it needs of it.
-        self.__dict__.pop("_source", None)
+        self._forget()
         return Table(
             features=features if chosen.all() else features[chosen],
             feature_names=names,
@@ -155,6 +155,11 @@ class TableDataset:
             held_out=held_out,
             class_names=options.classes,
         )
+
+    def _forget(self) -> None:
+        """Let go of the file: a CSV is held whole while it is read, and the next call sees what has changed."""
+        self.__dict__.pop("_source", None)
+        self.__dict__.pop("feature_names", None)
 
     @property
     def _chosen(self) -> NDArray[np.bool_]:

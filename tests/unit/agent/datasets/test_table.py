@@ -226,5 +226,15 @@ def test_pickled_objects_in_an_npz_file_are_never_read(tmp_path: Path) -> None:
         table(file).load()
 
 
+def test_a_description_tells_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "growing.csv"
+    file.write_text("a,label\n1,0\n")
+    dataset = table(file)
+    assert dataset.describe().rows == 1
+    file.write_text("a,label\n1,0\n2,1\n")
+    assert dataset.describe().rows == 2
+    assert len(dataset.load().target) == 2
+
+
 def test_a_table_is_a_dataset(tmp_path: Path) -> None:
     assert isinstance(table(tmp_path / "x.csv"), Dataset)
