@@ -14,7 +14,8 @@ class Selection(Settings):
     """Who takes part in a round, and how long a round may wait."""
 
     minimum_nodes: int = Field(1, ge=1)
-    """The job waits until so many nodes have accepted it, and no phase counts with fewer contributions."""
+    """The job waits until so many nodes have accepted it; a training phase is not opened with fewer than the quorum
+    of them."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the accepted nodes that is drawn for each round (by a seed, so that a run can be repeated)."""
     over_selection: float = Field(0.0, ge=0, le=1)

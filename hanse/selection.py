@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from hanse.jobs import Selection
+from hanse.method import Purpose
 
-__all__ = ["draw_cohort", "quorum"]
+__all__ = ["draw_cohort", "matches", "needed_to_open", "quorum"]
+
+
+def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a node carries all the wanted labels."""
+    return all(labels.get(key) == value for key, value in wanted.items())
 
 
 def draw_cohort(candidates: Iterable[str], selection: Selection, *, seed: int, round_number: int) -> tuple[str, ...]:
@@ -26,6 +32,13 @@ def draw_cohort(candidates: Iterable[str], selection: Selection, *, seed: int, r
     wanted = max(math.ceil(selection.fraction * len(names)), selection.minimum_nodes)
     wanted = min(len(names), math.ceil(wanted * (1 + selection.over_selection)))
     return tuple(sorted(sorted(names, key=lambda name: _lot(seed, round_number, name))[:wanted]))
+
+
+def needed_to_open(selection: Selection, purpose: Purpose) -> int:
+    """With how many nodes a phase may begin: the quorum of the job's minimum for training, else one."""
+    if purpose is not Purpose.TRAIN:
+        return 1
+    return max(1, math.ceil(selection.quorum * selection.minimum_nodes))
 
 
 def quorum(selection: Selection, assigned: Collection[str]) -> int:

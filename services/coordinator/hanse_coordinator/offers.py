@@ -8,7 +8,7 @@ from hanse.errors import Owner, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import records
 from hanse.ledger.states import Decision
-from hanse_coordinator.selection import matches
+from hanse.selection import matches
 from hanse_coordinator.sessions import NodeSession, Sessions
 
 __all__ = ["Offers"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from hanse import selection
 from hanse.errors import MethodError, Owner, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import records
 from hanse.method import Audience, Purpose
 from hanse.settings import format_duration
 from hanse.v1 import aggregator_pb2
-from hanse_coordinator import selection
 from hanse_coordinator.offers import Offers
 from hanse_coordinator.sessions import Sessions
 from hanse_coordinator.writes import Opening, StoredOutcome
