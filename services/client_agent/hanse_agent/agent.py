@@ -19,7 +19,7 @@ from hanse_agent.egress import EgressJournal
 from hanse_agent.folder import StateFolder, utc_now
 from hanse_agent.heads import LedgerHeads
 from hanse_agent.identity import NodeIdentity, all_addresses
-from hanse_agent.jobs import Jobs, Spooled
+from hanse_agent.jobs import Jobs, Task
 from hanse_agent.link import Links
 from hanse_agent.offers import Offers
 from hanse_agent.performing import Performing
@@ -35,7 +35,6 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 15.0
 DRAIN_S = 20.0
 RETRY_DATASETS_S = 60.0
-_EXPLAIN_EVERY = 10
 
 
 class NodeAgent:
@@ -193,7 +192,7 @@ class NodeAgent:
         if isinstance(error, Unauthenticated | Forbidden):
             self.status.error(error.reason)
             raise error
-        if isinstance(error, Unreachable) and failures % _EXPLAIN_EVERY == 1 and not session.welcomed.is_set():
+        if isinstance(error, Unreachable) and not session.welcomed.is_set():
             trust = self.identity
             error = await explained(
                 error, session.address, authority_pem=trust.authority_pem, server_name=trust.server_name
@@ -281,13 +280,11 @@ class NodeAgent:
         except HanseError as error:  # an identifier that no coordinator of ours would send
             self._log.warning("directive not followed", directive=which, reason=str(error))
 
-    def _uploading(self, spooled: Spooled, fraction: float) -> None:
+    def _uploading(self, task: Task, fence: int, fraction: float) -> None:
         if link := self._links.current:
-            task = spooled.task
-            progress = node_pb2.Progress(
-                assignment=task.assignment, fence=task.fence, stage="upload", fraction=fraction
+            link.send(
+                progress=node_pb2.Progress(assignment=task.assignment, fence=fence, stage="upload", fraction=fraction)
             )
-            link.send(progress=progress)
 
     # ---- Datasets
     async def _retry_datasets(self) -> None:

@@ -5,23 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from hanse.logs import logger
 from hanse.payload.transfer import upload
 from hanse.rpc import INLINE_LIMIT
 from hanse.v1 import node_pb2
 from hanse_agent.egress import EgressJournal, Shipment
-from hanse_agent.jobs import Spooled
+from hanse_agent.jobs import Spooled, Task
 from hanse_agent.link import Link, LinkGone, Links
 
-_PATIENCE_S = 5.0
+_SHORTEST_PATIENCE_S = 5.0
+
+
+class Outgoing(Protocol):
+    """A contribution on its way out, as the workbench keeps it."""
+
+    fence: int
+    """The fencing number, as last heard; it may change while the contribution waits for a connection."""
+    tried_fence: int
+    """The number under which it was sent last."""
+    confirmed: asyncio.Event
+    """Set when the receipt has come."""
+    spoken_of: asyncio.Event
+    """Set when the coordinator has mentioned the assignment to this process: until then the number may be one of
+    an earlier process, and a moment is given to the coordinator to name the new one."""
+    earlier: bool
+    """It may have been sent before, by this process or another."""
 
 
 class Delivery:
     """Sends contributions of one node."""
 
     def __init__(
-        self, *, node: str, links: Links, journal: EgressJournal, on_progress: Callable[[Spooled, float], None]
+        self, *, node: str, links: Links, journal: EgressJournal, on_progress: Callable[[Task, int, float], None]
     ) -> None:
         self._node = node
         self._links = links
@@ -29,13 +46,8 @@ class Delivery:
         self._on_progress = on_progress
         self._log = logger(node=node)
 
-    async def deliver(
-        self, spooled: Spooled, *, confirmed: asyncio.Event, spoken_of: asyncio.Event, earlier: bool
-    ) -> None:
-        """Send a contribution until `confirmed` is set, or an upload's receipt has come.
-
-        `earlier`: it may have been sent before. Until the coordinator has `spoken_of` the assignment, its fencing
-        number may be one of an earlier process: a moment is given to it to name the new one.
+    async def deliver(self, spooled: Spooled, out: Outgoing) -> None:
+        """Send a contribution until it is confirmed by a receipt in the session, or by that of an upload.
 
         Raises:
             FencedOut: the fencing number is an old one.
@@ -44,13 +56,13 @@ class Delivery:
 
         async def over(link: Link) -> None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(_either(spoken_of, confirmed), max(link.lease_s, _PATIENCE_S))
-            if confirmed.is_set():
+                await asyncio.wait_for(_either(out.spoken_of, out.confirmed), _patience(link))
+            if out.confirmed.is_set():
                 return
             if spooled.size <= INLINE_LIMIT:
-                await self._inline(link, spooled, confirmed, earlier)
+                await self._inline(link, spooled, out)
             else:
-                await self._upload(link, spooled, confirmed, earlier)
+                await self._upload(link, spooled, out)
 
         try:
             await self._links.over(over)
@@ -82,38 +94,37 @@ class Delivery:
             bytes=spooled.size,
         )
 
-    async def _inline(self, link: Link, spooled: Spooled, confirmed: asyncio.Event, earlier: bool) -> None:
+    async def _inline(self, link: Link, spooled: Spooled, out: Outgoing) -> None:
         """Send it inside the session; again if no receipt comes within a lease."""
         image = spooled.image.read_bytes()
-        while not confirmed.is_set():
-            await self._record(spooled, earlier)
+        while not out.confirmed.is_set():
+            await self._record(spooled, out.earlier)
+            out.tried_fence = out.fence
             link.send(
                 contribution=node_pb2.InlineContribution(
-                    assignment=spooled.task.assignment, fence=spooled.task.fence, image=image
+                    assignment=spooled.task.assignment, fence=out.fence, image=image
                 )
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(_either(confirmed, link.retired), max(link.lease_s, _PATIENCE_S))
-            if link.retired.is_set() and not confirmed.is_set():
+                await asyncio.wait_for(_either(out.confirmed, link.retired), _patience(link))
+            if link.retired.is_set() and not out.confirmed.is_set():
                 raise LinkGone
 
-    async def _upload(self, link: Link, spooled: Spooled, confirmed: asyncio.Event, earlier: bool) -> None:
-        def progressed(done: int, of: int) -> None:
-            self._on_progress(spooled, done / max(of, 1))
-
-        await self._record(spooled, earlier)
+    async def _upload(self, link: Link, spooled: Spooled, out: Outgoing) -> None:
+        await self._record(spooled, out.earlier)
+        fence = out.tried_fence = out.fence
         sending = asyncio.ensure_future(
             upload(
                 link.stub,
                 assignment=spooled.task.assignment,
-                fence=spooled.task.fence,
+                fence=fence,
                 path=spooled.image,
                 digest=bytes.fromhex(spooled.digest),
-                on_progress=progressed,
+                on_progress=lambda done, of: self._on_progress(spooled.task, fence, done / max(of, 1)),
                 peer=link.peer,
             )
         )
-        waiting = asyncio.ensure_future(confirmed.wait())
+        waiting = asyncio.ensure_future(out.confirmed.wait())
         try:
             await asyncio.wait({sending, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -122,6 +133,10 @@ class Delivery:
             sending.cancel()
             waiting.cancel()
             await asyncio.gather(sending, waiting, return_exceptions=True)
+
+
+def _patience(link: Link) -> float:
+    return max(link.lease_s, _SHORTEST_PATIENCE_S)
 
 
 async def _either(first: asyncio.Event, second: asyncio.Event) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +287,3 @@ class Jobs:
         if (self.root / safe_name(job)).is_dir():
             self.open(job).end()
         self._open.pop(job, None)
-
-
-def with_fence(spooled: Spooled, fence: int) -> Spooled:
-    """The same contribution under a newer fencing number."""
-    return replace(spooled, task=replace(spooled.task, fence=fence))

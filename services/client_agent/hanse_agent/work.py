@@ -18,7 +18,7 @@ from hanse.logs import logger
 from hanse.rpc import from_proto, to_proto
 from hanse.v1 import node_pb2
 from hanse_agent.delivery import Delivery
-from hanse_agent.jobs import Jobs, Spooled, with_fence
+from hanse_agent.jobs import Jobs, Spooled
 from hanse_agent.link import Links
 from hanse_agent.performing import Performing
 
@@ -34,7 +34,7 @@ class Stage(Enum):
 
 @dataclass(eq=False)
 class Work:
-    """One assignment in hand."""
+    """One assignment in hand; for its way out it is a `delivery.Outgoing`."""
 
     assignment: str
     fence: int
@@ -46,12 +46,10 @@ class Work:
     fraction: float = -1.0
     spooled: Spooled | None = None
     earlier: bool = False
-    """The contribution was finished before: it may have been sent already."""
+    tried_fence: int = 0
     failure: node_pb2.WorkFailed | None = None
     confirmed: asyncio.Event = field(default_factory=asyncio.Event)
-    """The receipt has come."""
     spoken_of: asyncio.Event = field(default_factory=asyncio.Event)
-    """The coordinator has mentioned the assignment to this process, so that the fencing number is good."""
     task: asyncio.Task[None] | None = None
 
     @property
@@ -82,6 +80,7 @@ class Workbench:
         self._on_error = on_error
         self._works: dict[str, Work] = {}
         self._turns: dict[str, asyncio.Lock] = {}
+        self._settling: dict[str, set[asyncio.Task[None]]] = {}
         self._log = logger(node=node)
 
     def resume(self) -> None:
@@ -132,7 +131,7 @@ class Workbench:
         task = work.task
         del self._works[work.assignment]
         self._on_change()
-        asyncio.get_running_loop().create_task(self._drop(work, task))
+        self._settle(work.job, self._drop(work, task))
 
     def receipt(self, message: node_pb2.Receipt) -> None:
         """A contribution has arrived."""
@@ -156,7 +155,7 @@ class Workbench:
         for work in works:
             del self._works[work.assignment]
         self._on_change()
-        asyncio.get_running_loop().create_task(self._clear(job, works))
+        self._settle(job, self._clear(job, works))
 
     async def stop(self, *, deliver_for_s: float) -> None:
         """Stop working; wait a while for contributions that are on their way."""
@@ -169,7 +168,8 @@ class Workbench:
         tasks = [work.task for work in self._works.values() if work.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        settling = [task for tasks in self._settling.values() for task in tasks]
+        await asyncio.gather(*tasks, *settling, return_exceptions=True)
 
     def _begin(self, assign: node_pb2.Assign) -> None:
         for old in [work for work in self._works.values() if work.job == assign.job.id and work.ended]:
@@ -220,6 +220,8 @@ class Workbench:
 
     async def _perform(self, work: Work, assign: node_pb2.Assign) -> None:
         async def perform() -> None:
+            while settling := self._settling.get(work.job):
+                await asyncio.wait(settling)
             async with self._turns.setdefault(work.job, asyncio.Lock()):
                 work.spooled = await self._performing.perform(work, assign)
                 work.stage = Stage.SPOOLED
@@ -276,19 +278,13 @@ class Workbench:
     async def _deliver_until_confirmed(self, work: Work) -> None:
         assert work.spooled is not None
         while True:
-            fence = work.fence
             try:
-                await self._delivery.deliver(
-                    with_fence(work.spooled, fence),
-                    confirmed=work.confirmed,
-                    spoken_of=work.spoken_of,
-                    earlier=work.earlier,
-                )
+                await self._delivery.deliver(work.spooled, work)
                 break
             except FencedOut as error:
                 self._log.info("assignment has a newer fence", assignment=work.assignment, reason=error.sentence)
                 work.earlier = True
-                if work.fence == fence:  # wait until the coordinator speaks of it again
+                if work.fence == work.tried_fence:  # wait until the coordinator speaks of it again
                     work.spoken_of.clear()
         self._jobs.open(work.job).delivered(work.assignment)
         work.stage, work.earlier = Stage.DELIVERED, True
@@ -304,6 +300,20 @@ class Workbench:
         for other in older:
             del self._works[other.assignment]
             await _cancelled(other.task)
+
+    def _settle(self, job: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Change a job's folder in the background; work on the job that comes later waits for it."""
+        task = asyncio.create_task(coroutine)
+        self._settling.setdefault(job, set()).add(task)
+
+        def settled(done: asyncio.Task[None]) -> None:
+            self._settling[job].discard(done)
+            if not self._settling[job]:
+                del self._settling[job]
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._log.warning("the job's folder could not be tidied", job=job, reason=str(error))
+
+        task.add_done_callback(settled)
 
     async def _drop(self, work: Work, task: asyncio.Task[None] | None) -> None:
         await _cancelled(task)
