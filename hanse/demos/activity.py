@@ -133,13 +133,17 @@ def _train(
     specification = job_specification(len(people), rounds).model_dump_json().encode()
     job = control.call("SubmitJob", control_pb2.SubmitJobRequest(specification=specification))
     clock = _RoundClock(Screen(live=sys.stderr.isatty()))
-    detail = follow(control, job.id, clock.show, say=say)
-    if detail.job.state != "succeeded":
-        raise PlatformError(
-            f"The demo's job {detail.job.state}: {because(detail.job.reason)}",
-            remedy=f"See the logs in {folder / 'logs'}.",
-            code="DEMO_FAILED",
-        )
+
+    def show(detail: control_pb2.JobDetail) -> None:
+        clock.show(detail)
+        if detail.job.state in {"paused", "failed", "cancelled"}:  # nobody is there to resume it
+            raise PlatformError(
+                f"The demo's job {detail.job.state}: {because(detail.job.reason)}",
+                remedy=f"See the logs in {folder / 'logs'}.",
+                code="DEMO_FAILED",
+            )
+
+    detail = follow(control, job.id, show, say=say)
     path = _pull(control, job.id, folder / "model")
     events = _verify(control, people)
     return Training(

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -50,6 +51,18 @@ def program(module: str, *arguments: str | Path, cwd: Path) -> Done:
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=cwd, timeout=120)
     assert "Traceback" not in done.stderr
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def started(module: str, *arguments: str | Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that goes on running; a test that fails ends it."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    output = subprocess.PIPE
+    with subprocess.Popen(command, cwd=cwd, env=environment(), stdout=output, stderr=output, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Place:
@@ -249,8 +262,8 @@ def test_roles_decide_and_a_revoked_token_opens_nothing(place, trained, tmp_path
 def test_a_node_that_was_not_pre_approved_waits_for_a_comparison(place):
     site = place.write_site("ward-9")
     assert place.hanse("node", "invite", "ward-9", "-o", site / "invitation").code == 0
-    command = [sys.executable, "-m", "hanse_agent.main", "join", "agent.yaml", "--token", f"file:{site / 'invitation'}"]
-    with subprocess.Popen(command, cwd=site, env=environment(), stderr=subprocess.PIPE, text=True) as joining:
+    words = ("join", "agent.yaml", "--token", f"file:{site / 'invitation'}")
+    with started("hanse_agent.main", *words, cwd=site) as joining:
         node = until(
             lambda: next(
                 (
@@ -273,11 +286,8 @@ def test_a_node_that_was_not_pre_approved_waits_for_a_comparison(place):
 
 def test_a_watch_survives_a_coordinator_that_is_killed(place, trained):
     submitted = place.hanse("job", "submit", place.job_file("again", rounds=150), "--json")
-    command = [sys.executable, "-m", "hanse.cli", "job", "watch", submitted.data["id"], "--json", "--timeout", "100s"]
-    command += ["--state", str(place.federation.state)]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as watching:
+    words = ("job", "watch", submitted.data["id"], "--json", "--timeout", "100s", "--state", place.federation.state)
+    with started("hanse.cli", *words, cwd=place.folder) as watching:
         assert watching.stderr is not None
         next(line for line in watching.stderr if "again running" in line)
         coordinator = place.federation.children["coordinator"]
@@ -290,8 +300,7 @@ def test_a_watch_survives_a_coordinator_that_is_killed(place, trained):
 
 def test_ctrl_c_detaches_and_the_job_goes_on(place):
     job = place.hanse("job", "submit", place.job_file("long", minimum_nodes=99), "--json").data["id"]
-    command = [sys.executable, "-m", "hanse.cli", "job", "watch", job, "--state", str(place.federation.state)]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as watching:
+    with started("hanse.cli", "job", "watch", job, "--state", place.federation.state, cwd=place.folder) as watching:
         assert watching.stderr is not None
         assert "long" in watching.stderr.readline()
         watching.send_signal(signal.SIGINT)
@@ -304,11 +313,8 @@ def test_ctrl_c_detaches_and_the_job_goes_on(place):
 # ---- hanse up
 
 
-def start_up(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hanse.cli", "up", "--state", "fed", "--node-port", "0", "--control-port", "0"]
-    return subprocess.Popen(
-        [*command, *flags], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start_up(folder: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started("hanse.cli", "up", "--state", "fed", "--node-port", "0", "--control-port", "0", *flags, cwd=folder)
 
 
 def read_object(stream: Any) -> dict[str, Any]:
@@ -344,8 +350,7 @@ def test_up_starts_a_program_again_that_dies(tmp_path):
         assert up.stdout is not None
         assert up.stderr is not None
         next(line for line in up.stdout if "control" in line)
-        pid = next(int(each) for each in children_of(up.pid) if "hanse_aggregator" in command_line(each))
-        os.kill(pid, signal.SIGKILL)
+        next(each for each in programs_under(up.pid) if "hanse_aggregator.main" in each.cmdline()).kill()
         assert any("aggregator was ended by SIGKILL; starting it again" in line for line in up.stderr)
         up.send_signal(signal.SIGTERM)
         assert up.wait(60) == 0
@@ -354,10 +359,10 @@ def test_up_starts_a_program_again_that_dies(tmp_path):
 def test_up_that_is_killed_leaves_no_program_behind(tmp_path):
     with start_up(tmp_path, "--json") as up:
         read_object(up.stdout)
-        pids = children_of(up.pid)
-        assert len(pids) == 2
+        programs = programs_under(up.pid)
+        assert len(programs) == 2
         up.kill()
-    until(lambda: not any("hanse_" in command_line(pid) for pid in pids))
+    until(lambda: gone(programs))
 
 
 # ---- The demo
@@ -386,32 +391,31 @@ def test_the_demo_prints_one_object_with_everything_that_was_promised(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_stopped_leaves_no_program_behind(tmp_path, number):
-    command = [sys.executable, "-m", "hanse.cli", "demo", "activity", "--nodes", "3", "--rounds", "500"]
-    command += ["--state", str(tmp_path / "demo")]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as demo:
+    words = ("demo", "activity", "--nodes", "3", "--rounds", "500", "--state", tmp_path / "demo")
+    with started("hanse.cli", *words, cwd=tmp_path) as demo:
         assert demo.stderr is not None
         next(line for line in demo.stderr if "round 2/500" in line)
-        pids = [*children_of(demo.pid)]
-        pids += [grandchild for pid in pids for grandchild in children_of(pid)]
-        assert len(pids) >= 5
+        programs = programs_under(demo.pid)
+        assert len(programs) >= 5
         demo.send_signal(number)
         demo.communicate(timeout=60)
         if number != signal.SIGKILL:
             assert demo.returncode == 3
-    until(lambda: not any("hanse" in command_line(pid) for pid in pids), 40)
+    until(lambda: gone(programs), 40)
 
 
-def children_of(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    found: list[int] = []
-    for task in tasks.iterdir():
-        found += [int(each) for each in (task / "children").read_text().split()]
-    return found
+def programs_under(pid: int) -> list[psutil.Process]:
+    """Everything that a supervisor has started, and what that has started."""
+    return psutil.Process(pid).children(recursive=True)
 
 
-def command_line(pid: int) -> str:
-    """What a process runs; empty when it is gone (or a zombie)."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+def gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of them runs; a zombie that nobody waits for here does not count."""
+
+    def runs(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return not any(map(runs, processes))
