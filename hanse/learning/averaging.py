@@ -67,8 +67,8 @@ class WeightedSum:
         """The arrays, in the order given."""
         return tuple(self._shapes)
 
-    def add(self, arrays: Mapping[str, Float32], weight: int, *, factor: float = 1.0) -> None:
-        """Add `weight * factor * arrays[name]` to each sum, and `weight` to the weight.
+    def add(self, arrays: Mapping[str, Float32], weight: int, *, factors: Mapping[str, float] | None = None) -> None:
+        """Add `weight * arrays[name]` (times `factors[name]`, where there is one) to each sum, and `weight` to theirs.
 
         `arrays` holds every name, float32 of its shape; each is asked for once (twice when the contribution is
         rejected), so that it may be decoded on the way.
@@ -80,19 +80,22 @@ class WeightedSum:
         """
         if self.count >= self._contributors:
             raise MethodError(f"{self._contributors} contributions were announced, and one more came.")
+        scales = {name: float(weight) * (factors or {}).get(name, 1.0) for name in self._shapes}
         done: list[str] = []
         try:
-            for name in self._shapes:
-                self._accumulate(name, arrays[name], float(weight) * factor)
+            for name, scale in scales.items():
+                self._accumulate(name, arrays[name], scale)
                 done.append(name)
         except Exception:
             for name in done:
-                self._withdraw(name, arrays[name].reshape(-1), float(weight) * factor, len(self._anchors[name]))
+                self._withdraw(name, arrays[name].reshape(-1), scales[name], len(self._anchors[name]))
             raise
         self.weight += weight
         self.count += 1
 
-    def means(self, name: str, update: Update | None = None, dtype: np.dtype[np.floating] | None = None) -> NDArray:
+    def means(
+        self, name: str, update: Update | None = None, dtype: np.dtype[np.floating] | None = None
+    ) -> NDArray[np.floating]:
         """The mean of an array, passed block by block through `update`; the sum is used up.
 
         The result (of the array's shape; float32 unless `dtype` says otherwise) lies in the memory of the sum.

@@ -8,7 +8,6 @@ Rounding is to nearest, half to even: the same input gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -84,10 +83,3 @@ def largest(values: Float32, count: int) -> NDArray[np.uint32]:
     above = np.flatnonzero(size > threshold)
     equal = np.flatnonzero(size == threshold)[: count - len(above)]
     return np.sort(np.concatenate([above, equal])).astype(np.uint32)
-
-
-def with_residual(arrays: Mapping[str, Float32], residual: Mapping[str, Float32] | None) -> dict[str, Float32]:
-    """Differences with what earlier rounds left out of them."""
-    if not residual:
-        return dict(arrays)
-    return {name: array + residual[name] if name in residual else array for name, array in arrays.items()}

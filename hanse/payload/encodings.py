@@ -1,8 +1,8 @@
 """Arrays in smaller forms: how the bytes of each encoding lie, and how they are read from a stranger.
 
 The encodings are described in `protos/hanse/v1/payload.proto`; `hanse.payload.header` has checked that the length
-fits encoding and shape. Decoding allocates what the shape says, so that a reader compares the shape with the one that it
-expects before it calls `decode`.
+fits encoding and shape. Decoding allocates what the shape says, so that a reader compares the shape with the one that
+it expects before it calls `decode`.
 """
 
 from __future__ import annotations
