@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hanse.cli import command as commands
-from hanse.cli.command import Run, command, command_name
-from hanse.cli.output import Answer, Cancelled, Exit, UsageError, WaitTimeout, fields, printable, table
+from hanse.cli.command import Run, command
+from hanse.cli.output import Answer, UsageError, WaitTimeout, fields, printable, table
+from hanse.cli.program import run_program
 
 if TYPE_CHECKING:
     from hanse.security import Invitation
@@ -300,32 +301,7 @@ def _clock(skew: float | None) -> str:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code and shows no traceback."""
-    root = typer.main.get_command(app)
-    as_json = "--json" in arguments
-    try:
-        code = root.main(args=list(arguments), prog_name="hanse-agent", standalone_mode=False)
-    except KeyboardInterrupt:
-        Run("", json=as_json).fail(Cancelled("Stopped by the keyboard.").reason)
-        return Exit.CANCELLED
-    except (typer.Abort, typer.Exit) as end:
-        return int(getattr(end, "exit_code", Exit.CANCELLED))
-    except Exception as error:
-        message = getattr(error, "format_message", None)
-        if message is None:
-            raise
-        return _usage(error, str(message()), as_json=as_json)
-    return int(code) if isinstance(code, int) else Exit.OK
-
-
-def _usage(error: Exception, message: str, *, as_json: bool) -> int:
-    context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{message}\n")
-        return Exit.USAGE
-    path = context.command_path if context is not None else "hanse-agent"
-    failed = UsageError(message.rstrip(".") + ".", remedy=f"See `{path} --help`.")
-    Run(command_name(context) if context is not None else "", json=as_json).fail(failed.reason)
-    return Exit.USAGE
+    return run_program(app, arguments, program="hanse-agent")
 
 
 def main() -> None:
