@@ -127,7 +127,7 @@ class Authority:
         except CERTIFICATE_FAULTS as error:
             raise OperatorError(
                 f"{certificate} does not hold a self-signed certificate authority.",
-                remedy="Make one with `hanse authority create`, or give a root, not an intermediate.",
+                remedy="Make one with `hanse authority init`, or give a root, not an intermediate.",
                 code="AUTHORITY_UNUSABLE",
             ) from error
         if not matches:
