@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
-from hanse.security import Authority
+from hanse.security import Authority, Identity, KeyPair
 from hanse_agent import registry
 from tests.unit.agent.probe import ENTRY_POINTS, PROBE
 
@@ -25,6 +26,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(pyfuncitem.obj(**arguments))
     return True
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A command that was run in this process has pointed the logs at a stream that ends with its test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -47,3 +55,8 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority.create(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def identity_pair(authority: Authority) -> KeyPair:
+    return authority.issue(Identity.node("site-a"))

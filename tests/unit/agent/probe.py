@@ -191,7 +191,7 @@ def write_config(folder: Path, *, coordinator: str = "127.0.0.1:1", **changes: A
 
 async def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     """Wait until a condition holds; the limit only turns a hang into a failure."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not (result := condition()):
         assert time.monotonic() < end, f"never happened: {what}"
         await asyncio.sleep(0.01)
