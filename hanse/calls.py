@@ -17,7 +17,7 @@ import grpc.aio
 from hanse.errors import HanseError, PlatformError
 from hanse.rpc import error_from_call
 
-WRITE_FAILED = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+WRITE_FAILED = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What `write` and `done_writing` raise when the call has ended."""
 
 _PATIENCE_S = (0.0, 0.0, 0.001, 0.01, 0.05, 0.2)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
+import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from hanse.calls import WRITE_FAILED, CallEnd
-from hanse.errors import HanseError
+from hanse.errors import HanseError, Unreachable
 from hanse.payload.chunks import chunks
 from hanse.payload.flow import in_thread, receive_into
 from hanse.payload.spool import NO_LIMIT, Spool
@@ -161,6 +162,8 @@ class _Journey:
                 return await attempt()
             except grpc.RpcError as error:
                 raise error_from_call(error, peer=self._peer) from error
+            except grpc.aio.InternalError as error:
+                raise Unreachable(f"the connection to {self._peer} broke ({error}).") from error
 
         retrying = AsyncRetrying(retry=retry_if_exception(self._goes_on), wait=self._pause, reraise=True)
         return await retrying(translated)
