@@ -201,8 +201,10 @@ class FakeNode:
 class Federation:
     """Everything but sockets."""
 
-    def __init__(self, folder: Path, names: list[str], *, lease: float = 5.0, unseen: tuple[str, ...] = ()) -> None:
-        self.ledger = Ledger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
+    def __init__(
+        self, folder: Path, names: list[str], *, lease: float = 5.0, unseen: tuple[str, ...] = (), url: str = ""
+    ) -> None:
+        self.ledger = Ledger.open(url or f"sqlite:///{folder / 'ledger.sqlite'}")
         self.ledger.migrate()
         self.store = LocalStore(folder / "artifacts", durable=False)
         self.pool = AddingPool(self.store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,21 @@ from tests.unit.coordinator.engine_federation import AWAY, REJECTED, Crash, Cras
 NAMES = ["ada", "ben", "cyn", "dov"]
 
 
+@pytest.fixture(autouse=True)
+def _database(new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test of this file runs on every kind of database."""
+    monkeypatch.setattr(sys.modules[__name__], "new_url", new_database)
+
+
+def new_url(folder: Path) -> str:
+    raise AssertionError("replaced by the fixture")
+
+
 def run(folder: Path, scenario: Callable[[Federation], Awaitable[None]], **options: Any) -> None:
     """Play a scenario in a fresh federation, and check the audit trail afterwards."""
 
     async def play() -> None:
-        federation = Federation(folder, options.pop("names", NAMES), **options)
+        federation = Federation(folder, NAMES, url=new_url(folder), **options)
         await federation.start()
         try:
             await scenario(federation)
@@ -63,7 +74,7 @@ def test_a_job_runs_through_its_rounds_and_ends_with_a_model(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.tuples(st.integers(1, 14), st.booleans()), min_size=1, max_size=6), number=st.integers())
 def test_a_coordinator_killed_at_any_transition_goes_on_to_the_same_model(
     tmp_path_factory: pytest.TempPathFactory, crashes: list[tuple[int, bool]], number: int
@@ -72,7 +83,7 @@ def test_a_coordinator_killed_at_any_transition_goes_on_to_the_same_model(
     expected = undisturbed_model(folder / "quiet", evaluation={"every": 2})
 
     async def play() -> None:
-        federation = Federation(folder, NAMES)
+        federation = Federation(folder, NAMES, url=new_url(folder))
         await federation.start()
         job = await federation.submit(evaluation={"every": 2})
         await federation.stop()
@@ -105,7 +116,7 @@ def test_every_single_transition_survives_a_kill_before_and_after_its_commit(tmp
 
     async def play(folder: Path, at: int, after: bool) -> bool:
         folder.mkdir()
-        federation = Federation(folder, NAMES)
+        federation = Federation(folder, NAMES, url=new_url(folder))
         await federation.start()
         job = await federation.submit(rounds=1, evaluation={"every": 1})
         await federation.stop()
@@ -124,9 +135,10 @@ def test_every_single_transition_survives_a_kill_before_and_after_its_commit(tmp
         return crashed
 
     at, crashed = 1, True
+    stride = 1 if new_url(tmp_path).startswith("sqlite") else 3
     while crashed:
         crashed = all(asyncio.run(play(tmp_path / f"{at}-{after}", at, after)) for after in (False, True))
-        at += 1
+        at += stride
     assert at > 15, "the sweep ended before it had met the job's transitions"
 
 

