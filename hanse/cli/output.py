@@ -128,7 +128,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str)
     """Columns under headings; `empty` is what to say when there are no rows."""
     if not rows:
         return empty
-    plain = [[_visible(cell) for cell in row] for row in rows]
+    plain = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in (list(headings), *plain)) for i in range(len(headings))]
     lines = ["  ".join(heading.ljust(width) for heading, width in zip(headings, widths, strict=True)).rstrip()]
     for row, shown in zip(rows, plain, strict=True):
@@ -149,7 +149,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
-def _visible(cell: str) -> str:
+def visible(cell: str) -> str:
+    """The text without its colours."""
     result, rest = "", cell
     while "\x1b[" in rest:
         before, _, rest = rest.partition("\x1b[")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hanse.cli.output import Answer, Cancelled, Exit, WaitTimeout, printable, tone
+from hanse.cli.output import Answer, Cancelled, Exit, WaitTimeout, printable, tone, visible
 from hanse.cli.views import because, plain, span
 from hanse.cli.words import duration
 from hanse.errors import Owner, Reason, Unreachable
@@ -125,7 +127,8 @@ class Screen:
     def show(self, detail: control_pb2.JobDetail) -> None:
         """Draw the job as it is now."""
         if self._live:
-            self._redraw(block(detail))
+            width = shutil.get_terminal_size().columns
+            self._redraw([clip(line, width) for line in block(detail, width)])
             return
         line = headline(detail)
         if line != self._last:
@@ -154,12 +157,12 @@ def headline(detail: control_pb2.JobDetail) -> str:
     return "  ".join(parts) + (f"  {reason}" if reason else "")
 
 
-def block(detail: control_pb2.JobDetail) -> list[str]:
-    """Everything a person wants to see at a glance, as lines."""
+def block(detail: control_pb2.JobDetail, width: int = 100) -> list[str]:
+    """Everything a person wants to see at a glance, as lines; a long reason is wrapped."""
     job = detail.job
     lines = [f"{printable(job.name)}  {tone(job.state)}  round {job.round}/{job.rounds}  {bar(job.round, job.rounds)}"]
     if reason := because(job.reason):
-        lines.append(f"  {reason}")
+        lines += textwrap.wrap(reason, width, initial_indent="  ", subsequent_indent="  ")
     if detail.HasField("phase"):
         phase = detail.phase
         attempt = f", try {phase.attempt}" if phase.attempt > 1 else ""
@@ -170,8 +173,15 @@ def block(detail: control_pb2.JobDetail) -> list[str]:
         lines.append(f"  metrics    {'  '.join(newest[:4])}")
     if detail.seconds_left > 0:
         lines.append(f"  time left  about {span(detail.seconds_left)}")
-    lines.append("  Ctrl-C stops watching; the job goes on.")
+    if job.state not in ENDS:
+        lines.append("  Ctrl-C stops watching; the job goes on.")
     return lines
+
+
+def clip(line: str, width: int) -> str:
+    """A line that does not wrap: a block that wraps could not be drawn over. A cut line loses its colour."""
+    plain_line = visible(line)
+    return line if len(plain_line) < width else plain_line[: max(1, width - 2)] + "…"
 
 
 def bar(done: int, total: int, width: int = 24) -> str:

@@ -134,6 +134,17 @@ def test_a_terminal_gets_one_block_that_is_drawn_over(served, monkeypatch):
     assert f"\x1b[{height}A" in drawn.getvalue()
 
 
+def test_no_line_of_the_block_wraps(served, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    drawn = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", drawn)
+    reason = payload_pb2.Reason(code="FEW", sentence="Too few nodes. " * 10, owner="site")
+    watch.Screen(live=True).show(served.control.detail("paused", reason=reason))
+    lines = drawn.getvalue().replace("\x1b[2K", "").splitlines()
+    assert max(map(len, lines)) < 40
+    assert "".join(lines).count("Too few") == 10
+
+
 def test_submit_can_watch(cli, served, job_file):
     served.control.watched = [served.control.detail("succeeded")]
     result = cli("job", "submit", job_file, "--watch", "--state", served.state, "--json")
