@@ -25,6 +25,7 @@ from hanse.cli.connection import Control, find_connection
 from hanse.embedded import Child, EmbeddedFederation, EmbeddedOptions
 from hanse.embedded.child import child_environment
 from hanse.embedded.folder import free_port
+from hanse.errors import PlatformError
 from hanse.ledger import Ledger, View, verify
 from hanse.v1 import control_pb2
 
@@ -119,6 +120,7 @@ class World:
     federation: EmbeddedFederation
     control: Control
     proxy: CuttingProxy | None
+    ledger_url: str
     sites: dict[str, Site] = field(default_factory=dict)
 
     # ---- Sites
@@ -189,8 +191,16 @@ class World:
             return None
 
     def read(self, work: Callable[[View], Any]) -> Any:
-        with Ledger.open(f"sqlite:///{self.federation.ledger_file}", read_only=True) as ledger, ledger.read() as view:
-            return work(view)
+        """Look into the ledger; a database that is away for a moment is asked again."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with Ledger.open(self.ledger_url, read_only=True) as ledger, ledger.read() as view:
+                    return work(view)
+            except PlatformError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def events(self, kind: str) -> list[Any]:
         return [event for event in self.read(lambda view: list(view.every_event())) if event.kind == kind]
@@ -226,11 +236,18 @@ def write_table(path: Path, *, seed: int, rows: int) -> None:
 
 @contextmanager
 def world(
-    folder: Path, *, through: tuple[random.Random, int, int] | None = None, coordinator: Mapping[str, object] = {}
+    folder: Path,
+    *,
+    through: tuple[random.Random, int, int] | None = None,
+    coordinator: Mapping[str, object] = {},
+    ledger_url: str = "",
 ) -> Iterator[World]:
-    """A federation without sites; `through` puts a cutting proxy (draw, least, most bytes) before the nodes' port."""
+    """A federation without sites; `through` puts a cutting proxy (draw, least, most bytes) before the nodes' port.
+    The ledger is a file unless `ledger_url` names a database."""
     with ExitStack() as stack:
         settings: dict[str, object] = {"heartbeat": "2s", **coordinator}
+        if ledger_url:
+            settings["ledger"] = ledger_url
         port, proxy = free_port("127.0.0.1"), None
         if through:
             proxy = CuttingProxy(port, through[0], least=through[1], most=through[2])
@@ -239,7 +256,7 @@ def world(
         options = EmbeddedOptions(node_port=port, control_port=0, coordinator=settings)
         federation = stack.enter_context(EmbeddedFederation(folder / "fed", options).running())
         control = stack.enter_context(Control(find_connection(federation.state)))
-        made = World(folder, federation, control, proxy)
+        made = World(folder, federation, control, proxy, ledger_url or f"sqlite:///{federation.ledger_file}")
 
         def stop_agents() -> None:
             for site in made.sites.values():

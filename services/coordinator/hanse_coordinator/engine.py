@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Callable
-
-import jsonschema
 
 from hanse.artifacts import ArtifactStore
 from hanse.errors import Conflict, Forbidden, NotFound, OperatorError
@@ -138,12 +135,7 @@ class Engine:
                 remedy=f"Known are: {', '.join(sorted(plugins)) or 'none'}.",
                 code="UNKNOWN_METHOD",
             )
-        schema = json.loads(plugins[spec.method].config_schema)
-        validator = jsonschema.Draft202012Validator(schema)
-        faults = sorted(validator.iter_errors(spec.method_config), key=lambda fault: list(map(str, fault.path)))
-        if faults:
-            where = ".".join(["method_config", *map(str, faults[0].path)])
-            raise OperatorError(f"{where}: {faults[0].message[:500]}.", code="INVALID_CONFIGURATION")
+        await self._around.aggregators.check_configuration(spec.method, spec.method_config)
 
     async def _base_model(self, spec: JobSpecification, name: str) -> str:
         base = await self.find(name)

@@ -21,6 +21,7 @@ from hanse import __version__, logs
 from hanse.artifacts import LocalStore
 from hanse.errors import HanseError, OperatorError
 from hanse.ledger import Ledger
+from hanse.payload.raw_chunks import RawChunkHandlers
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
 from hanse.security import (
     Address,
@@ -39,7 +40,7 @@ from hanse_coordinator.engine import Engine
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.membership import Membership
 from hanse_coordinator.node_service import NodeService
-from hanse_coordinator.retention import keep_deleting
+from hanse_coordinator.retention import keep_deleting, keep_sweeping
 from hanse_coordinator.sessions import Sessions
 from hanse_coordinator.settings import CoordinatorSettings, load
 
@@ -128,6 +129,7 @@ class Coordinator:
             await server.start()
         self._background = [
             asyncio.create_task(keep_deleting(ledger, store), name="retention"),
+            asyncio.create_task(keep_sweeping(store), name="sweeping"),
             asyncio.create_task(_end_silent(sessions), name="silent sessions"),
         ]
         await self._serving(True)
@@ -194,7 +196,7 @@ class Coordinator:
 
 
 def _server(services: list[str]) -> tuple[grpc.aio.Server, Any]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options())
+    server = grpc.aio.server(interceptors=[RawChunkHandlers(), ErrorInterceptor()], options=server_options())
     return server, add_health_and_reflection(server, services)
 
 
@@ -222,11 +224,16 @@ def main() -> None:
     """Start the coordinator."""
     parser = argparse.ArgumentParser(prog="hanse-coordinator", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration, YAML")
+    parser.add_argument("--migrate", action="store_true", help="bring the ledger's tables up to date, and end")
     parser.add_argument("--version", action="version", version=f"hanse-coordinator {__version__}")
     arguments = parser.parse_args()
     try:
         settings = load(arguments.config)
         logs.configure(json=settings.log_json)
+        if arguments.migrate:
+            with Ledger.open(settings.ledger_url) as ledger:
+                ledger.migrate()
+            return
         asyncio.run(Coordinator(settings).run())
     except HanseError as error:
         print(f"hanse-coordinator: {error}", file=sys.stderr)  # noqa: T201 - the one line that a person must see

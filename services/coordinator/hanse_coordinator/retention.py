@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hanse.artifacts import ArtifactStore
+from hanse.artifacts import ArtifactStore, LocalStore
 from hanse.errors import HanseError, NotFound
 from hanse.logs import logger
 from hanse_coordinator.ledger_thread import LedgerThread
 
-__all__ = ["delete_expired", "keep_deleting"]
+__all__ = ["delete_expired", "keep_deleting", "keep_sweeping"]
 
 PERIOD = 60.0
+DAY = 86_400.0
 
 
 async def keep_deleting(ledger: LedgerThread, store: ArtifactStore) -> None:
@@ -43,3 +44,13 @@ async def delete_expired(ledger: LedgerThread, store: ArtifactStore) -> int:
     await asyncio.to_thread(delete)
     await ledger.write(lambda tx: tx.mark_deleted(digests))
     return len(digests)
+
+
+async def keep_sweeping(store: LocalStore) -> None:
+    """At the start and once a day: remove what uploads and crashes left behind in the spool."""
+    while True:
+        try:
+            await asyncio.to_thread(store.sweep)
+        except HanseError as error:
+            logger().warning("sweeping the spool", error=str(error))
+        await asyncio.sleep(DAY)

@@ -4,9 +4,8 @@ small and honest. `Crash` stops the engine at a chosen ledger write, before or a
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hanse.artifacts import LocalStore
-from hanse.errors import HanseError, Reason, RejectedContribution, Unreachable
+from hanse.errors import HanseError, OperatorError, Reason, RejectedContribution, Unreachable
 from hanse.jobs import JobSpecification
 from hanse.ledger import Ledger
 from hanse.payload import Payload
@@ -50,10 +49,11 @@ class AddingPool:
         self.calls = 0
 
     async def describe(self) -> dict[str, Any]:
-        schema = json.dumps(
-            {"type": "object", "properties": {"step": {"type": "integer"}}, "additionalProperties": False}
-        )
-        return {"adding": SimpleNamespace(config_schema=schema.encode())}
+        return {"adding": SimpleNamespace()}
+
+    async def check_configuration(self, method: str, config: Mapping[str, Any]) -> None:
+        if unknown := set(config) - {"step"}:
+            raise OperatorError(f"method_config: unknown key '{min(unknown)}'.")
 
     @asynccontextmanager
     async def open(
