@@ -1,8 +1,8 @@
 """Evaluation phases of any method: named sums and counts from the nodes, added up per node, pooled and unseen.
 
 A node sends a `Metrics` payload. Ratios become one number of their name; a matrix `confusion` becomes `accuracy`
-and `macro_f1`. Pooled numbers are those of all rows of the training nodes together; nodes that never train are
-pooled apart. Sums are integers, so nothing depends on the order of arrival.
+and `macro_f1`, and a `ranking` becomes `auc`. Pooled numbers are those of all rows of the training nodes together;
+nodes that never train are pooled apart. Sums are integers, so nothing depends on the order of arrival.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from hanse.errors import HanseError, InvalidPayload, RejectedContribution
-from hanse.learning.metrics import Confusion
+from hanse.learning.metrics import Confusion, Ranking
 from hanse.method import Contribution, MetricValue, Outcome, Phase, Rejection, Scope
 from hanse.payload import Payload
-from hanse.payload.metrics import ConfusionSum, MetricSum, compatible, read_metrics
+from hanse.payload.metrics import ConfusionSum, MetricSum, RankingSum, compatible, read_metrics
 
 Sums = Mapping[str, MetricSum]
 
@@ -113,6 +113,10 @@ def rows_of(sums: Sums, scope: Scope, node: str = "") -> list[MetricValue]:
             start = "" if name == "confusion" else f"{name}_"
             values[f"{start}accuracy"] = confusion.accuracy, each.count
             values[f"{start}macro_f1"] = confusion.macro_f1, each.count
+        elif isinstance(each, RankingSum):
+            area = Ranking(each.array).auc
+            if not math.isnan(area):  # only one class occurs
+                values["auc" if name == "ranking" else f"{name}_auc"] = area, each.count
         else:
             values[name] = each.mean, each.count
             if name == "mse":

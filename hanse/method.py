@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from hanse.errors import Reason, RejectedContribution
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from hanse.payload import Payload
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "Outcome",
     "Phase",
     "Picture",
+    "Predictions",
+    "Predictor",
     "Purpose",
     "RejectedContribution",
     "Rejection",
@@ -254,6 +258,8 @@ class LearnerLimits:
     """The parts of the site's policy that only a learner can keep."""
 
     minimum_rows_per_atom: int = 5
+    small_atoms: Literal["refuse", "coarsen"] = "refuse"
+    """What becomes of atoms with fewer rows: the assignment is refused, or the node joins neighbouring bins."""
 
 
 def _silent(fraction: float, note: str = "") -> None:
@@ -319,4 +325,27 @@ class Learner(Protocol):
         Raises:
             SiteError: the data does not allow it (the reason goes to the ledger).
             PolicyRefusal: the site's policy forbids it.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """A model's answers, one entry a row: named columns of numbers or text, of equal length."""
+
+    columns: Mapping[str, NDArray[Any]]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """What a learner offers beside `perform` whose finished model can be used at the node (`hanse-agent predict`)."""
+
+    def predict(self, state: Path, data: Path) -> Predictions:
+        """Apply the model that the learner has kept in its state folder `state` to new records.
+
+        `data` is a file or folder in whatever form the method's datasets have. Nothing is sent, and the coordinator is
+        not asked.
+
+        Raises:
+            NotFound: the finished model has not come to this node.
+            SiteError: the records do not fit the model; the sentence says where.
         """

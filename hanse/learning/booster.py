@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import MethodError
+from hanse.errors import InvalidPayload, MethodError
 from hanse.learning.arrays import Float32
 from hanse.learning.objectives import Objective
 from hanse.learning.trees import LEAF, Forest, Tree
@@ -54,7 +54,7 @@ def to_json(forest: Forest, base_margins: Float32, names: Sequence[str], objecti
         "version": _FORMAT_VERSION,
         "learner": {
             "attributes": {},
-            "feature_names": [_allowed(name) for name in names],
+            "feature_names": [allowed_name(name) for name in names],
             "feature_types": ["float"] * len(names),
             "gradient_booster": {"name": "gbtree", "model": model},
             "learner_model_param": {
@@ -116,5 +116,45 @@ def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
     }
 
 
-def _allowed(name: str) -> str:
+def from_json(data: bytes) -> tuple[Float32, Forest, tuple[str, ...]]:
+    """The inverse of `to_json`: base margins float32 [K], the trees of all rounds, and the feature names as exported.
+
+    Raises `InvalidPayload` unless it is a sound model of that form.
+    """
+    try:
+        learner = json.loads(data)["learner"]
+        outputs = max(int(learner["learner_model_param"]["num_class"]), 1)
+        names = tuple(str(name) for name in learner["feature_names"])
+        model = learner["gradient_booster"]["model"]
+        trees = [_tree_from_json(tree) for tree in model["trees"]]
+        info = np.array(model["tree_info"], dtype=np.int32)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidPayload(f"the model is not one that was exported here: {error}") from error
+    base, grown = trees[:outputs], tuple(trees[outputs:])
+    if not np.array_equal(info, np.tile(np.arange(outputs), len(trees) // outputs)) or not grown:
+        raise InvalidPayload("the model does not have whole rounds of trees in class order.")
+    if any(len(tree) != 1 for tree in base):
+        raise InvalidPayload("the model does not begin with its base margins.")
+    for tree in grown:
+        tree.check(len(names))
+    return np.array([tree.value[0] for tree in base], dtype=np.float32), Forest(grown, info[outputs:]), names
+
+
+def _tree_from_json(tree: dict[str, Any]) -> Tree:
+    left = np.array(tree["left_children"], dtype=np.int32)
+    condition = np.array(tree["split_conditions"], dtype=np.float32)
+    split = left != LEAF
+    return Tree(
+        left=left,
+        right=np.array(tree["right_children"], dtype=np.int32),
+        feature=np.array(tree["split_indices"], dtype=np.int32),
+        threshold=np.where(split, condition, np.float32(0)).astype(np.float32),
+        default_left=np.array(tree["default_left"], dtype=np.int64).astype(np.bool_),
+        value=np.where(split, np.float32(0), condition).astype(np.float32),
+        gain=np.array(tree["loss_changes"], dtype=np.float32),
+    )
+
+
+def allowed_name(name: str) -> str:
+    """A feature name without the characters that XGBoost forbids."""
     return name.translate(str.maketrans("[]<", "()_"))

@@ -36,6 +36,11 @@ class Histograms:
             add(self.totals, other.totals, name="histogram totals"),
         )
 
+    def take(self, other: Histograms) -> None:
+        """Add to these sums in place. Raises `MethodError` where 64 bits do not hold a total."""
+        self.totals[:] = add(self.totals, other.totals, name="histogram totals")
+        np.add(self.sums, other.sums, out=self.sums)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """The histograms as named arrays, for a payload: int32 where the sums fit, else int64."""
         fits = max(int(self.sums.max(initial=0)), -int(self.sums.min(initial=0))) < 2**31
@@ -62,7 +67,7 @@ class Histograms:
         wide = sums.astype(np.int64)
         if np.any(wide[:, 1] < 0) or np.any(wide[:, 1] > totals[:, 1:]):
             raise RejectedContribution("A histogram holds a hessian that is negative or above its total.")
-        return cls(wide, totals)
+        return cls(wide, totals.astype(np.int64))
 
 
 def histograms(

@@ -17,7 +17,7 @@ from hanse.learning.fixed_point import add, decode, encode
 from hanse.learning.objectives import Objective
 
 _EXPONENT = -30
-_RANKS = 1024
+RANKS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,9 @@ class Ranking:
     @classmethod
     def of(cls, labels: Float32, probabilities: Float32) -> Ranking:
         """Count rows; `labels` float32 [n] of 0 and 1, `probabilities` float32 [n] of class 1."""
-        place = np.minimum((probabilities * _RANKS).astype(np.int64), _RANKS - 1)
-        counts = np.bincount(labels.astype(np.int64) * _RANKS + place, minlength=2 * _RANKS)
-        return cls(counts.reshape(2, _RANKS).astype(np.int64))
+        place = np.minimum((probabilities * RANKS).astype(np.int64), RANKS - 1)
+        counts = np.bincount(labels.astype(np.int64) * RANKS + place, minlength=2 * RANKS)
+        return cls(counts.reshape(2, RANKS).astype(np.int64))
 
     @property
     def auc(self) -> float:

@@ -31,7 +31,6 @@ UNSUPPORTED: dict[str, str] = {
     "device": "the server grows trees on the processor, so that results do not depend on the machine",
     "num_boost_round": "the number of rounds is a key of the job: rounds",
     "n_estimators": "the number of rounds is a key of the job: rounds",
-    "early_stopping_rounds": "this is not a parameter of the trees",
     "eval_metric": "every evaluation reports all metrics of the objective",
     "enable_categorical": "categorical columns must be encoded as numbers",
 }

@@ -19,7 +19,7 @@ from hanse.errors import InvalidPayload
 from hanse.learning.bin_edges import BinEdges
 from hanse.learning.fixed_point import Grid
 from hanse.learning.parameters import BoostingParameters
-from hanse.learning.trees import Forest
+from hanse.learning.trees import LEAF, Forest
 from hanse.payload.documents import document_payload, read_document, read_text_array, text_array
 from hanse.payload.payload import Payload
 from hanse.payload.statistics import prefixed, trees_payload, unprefixed
@@ -27,8 +27,14 @@ from hanse.payload.statistics import prefixed, trees_payload, unprefixed
 INSTRUCTION = "fedscs_xgb.instruction"
 SETUP = "fedscs_xgb.setup"
 DISTINCT = "fedscs_xgb.distinct"
+DELIVERY = "fedscs_xgb.delivery"
+DELIVERED = "fedscs_xgb.delivered"
+MODEL = "xgboost.booster"
 _TREES = "trees."
 _EDGES = "edges."
+_FRONTIER = "frontier."
+_WANTED = "wanted"
+_WANTED_COUNTS = "wanted_counts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +57,23 @@ class Setup:
     grid: Grid
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frontier:
+    """Where the trees of a round stand: `trees` holds one unfinished tree an output, whose open nodes are leaves;
+    `wanted` int32 [R] an output: the nodes whose histograms are asked for (none where a tree is finished)."""
+
+    trees: Forest
+    wanted: tuple[NDArray[np.int32], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoostingInstruction:
     """An instruction of any phase.
 
     `setup` is None in the preparation alone, whose `schema` may be empty (then the nodes' own is compared).
     `grown` lists the digests of the tree artifacts of all rounds so far; `newest` holds the trees of the last one.
-    `edges` come with the `atoms` phase: one set, or one per output.
+    `edges` come with the phases `atoms` and `histogram`: one set, or one per output; `frontier` with `histogram`.
+    `earlier` counts the rounds of the model that the job continues from, whose trees are the first of `grown`.
     """
 
     parameters: BoostingParameters
@@ -68,6 +84,17 @@ class BoostingInstruction:
     grown: tuple[bytes, ...] = ()
     newest: Forest | None = None
     edges: tuple[BinEdges, ...] = ()
+    frontier: Frontier | None = None
+    earlier: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """Boosting rounds so far, those of the earlier model among them."""
+        return len(self.grown) + (self.earlier - 1 if self.earlier else 0)
+
+    def boosting_round(self, round_number: int) -> int:
+        """The number from 0, over all jobs, of the job's round `round_number` (from 1): what draws depend on."""
+        return self.earlier + round_number - 1
 
     def to_payload(self) -> Payload:
         """The instruction as a payload."""
@@ -75,6 +102,7 @@ class BoostingInstruction:
             "parameters": self.parameters.model_dump(by_alias=True),
             "select": self.select,
             "edge_sets": len(self.edges),
+            "earlier": self.earlier,
         }
         arrays: dict[str, NDArray[Any]] = {
             "features": text_array(self.schema.features),
@@ -88,6 +116,10 @@ class BoostingInstruction:
         if self.edges:
             sets = prefixed([each.arrays() for each in self.edges])
             arrays |= {_EDGES + name: array for name, array in sets.items()}
+        if self.frontier is not None:
+            arrays |= {_FRONTIER + name: array for name, array in self.frontier.trees.arrays().items()}
+            arrays[_WANTED] = np.concatenate(self.frontier.wanted).astype(np.int32)
+            arrays[_WANTED_COUNTS] = np.array([len(each) for each in self.frontier.wanted], dtype=np.int32)
         return document_payload(INSTRUCTION, document, arrays, references=self.grown)
 
     @classmethod
@@ -101,7 +133,7 @@ class BoostingInstruction:
         try:
             parameters = BoostingParameters.model_validate(document["parameters"])
             grid = Grid(**document["grid"]) if "grid" in document else None
-            sets, select = int(document["edge_sets"]), bool(document["select"])
+            sets, select, earlier = int(document["edge_sets"]), bool(document["select"]), int(document["earlier"])
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise InvalidPayload(f"the instruction cannot be read: {' '.join(str(error).split())[:200]}") from error
         schema = Schema(features=read_text_array(payload, "features"), classes=read_text_array(payload, "classes"))
@@ -123,7 +155,8 @@ class BoostingInstruction:
         newest = Forest.from_arrays(tree_arrays, features=features, outputs=outputs) if tree_arrays else None
         if newest is not None:
             grown = payload.references
-            if not grown or trees_payload(newest, round_number=len(grown)).digest != grown[-1]:
+            number = len(grown) - (1 if earlier else 0)
+            if not grown or trees_payload(newest, round_number=number).digest != grown[-1]:
                 raise InvalidPayload("the newest trees of the instruction are not those of its last reference.")
         return cls(
             parameters=parameters,
@@ -133,7 +166,44 @@ class BoostingInstruction:
             grown=payload.references,
             newest=newest,
             edges=edges,
+            frontier=_read_frontier(payload, features=features, outputs=outputs),
+            earlier=earlier,
         )
+
+
+def _read_frontier(payload: Payload, *, features: int, outputs: int) -> Frontier | None:
+    arrays = _starting(payload, _FRONTIER)
+    if not arrays:
+        return None
+    trees = Forest.from_arrays(arrays, features=features, outputs=outputs)
+    counts = _array(payload, _WANTED_COUNTS, np.int32, (outputs,))
+    if np.any(counts < 0) or not np.array_equal(trees.outputs, np.arange(outputs)):
+        raise InvalidPayload("the instruction's unfinished trees are not one an output.")
+    wanted = _array(payload, _WANTED, np.int32, (int(counts.sum()),))
+    parts = tuple(np.split(wanted, np.cumsum(counts)[:-1]))
+    for tree, nodes in zip(trees.trees, parts, strict=True):
+        if np.any(nodes < 0) or np.any(nodes >= len(tree)) or np.any(tree.left[nodes] != LEAF):
+            raise InvalidPayload("the instruction asks for a tree node that is not open.")
+        if len(np.unique(nodes)) != len(nodes):
+            raise InvalidPayload("the instruction asks for a tree node twice.")
+    return Frontier(trees=trees, wanted=parts)
+
+
+def delivery_payload(model: bytes) -> Payload:
+    """The instruction of the phase `deliver`: the digest of the finished model, an artifact."""
+    return document_payload(DELIVERY, {}, references=(model,))
+
+
+def read_delivery(payload: Payload) -> bytes:
+    """The inverse of `delivery_payload`.
+
+    Raises:
+        InvalidPayload: another kind, or not one reference.
+    """
+    read_document(payload, DELIVERY)
+    if len(payload.references) != 1:
+        raise InvalidPayload("the delivery does not refer to one model.")
+    return payload.references[0]
 
 
 def distinct_payload(values: Sequence[NDArray[np.float32]]) -> Payload:

@@ -5,9 +5,19 @@ Every reader checks what it is given (shapes, ranges, finite numbers, edges that
 """
 
 from hanse.payload.documents import document_payload, read_document, read_text_array, text_array
-from hanse.payload.metrics import ConfusionSum, MetricSum, RatioSum, compatible, metrics_payload, read_metrics
+from hanse.payload.histograms import histograms_payload, read_histograms
+from hanse.payload.metrics import (
+    ConfusionSum,
+    MetricSum,
+    RankingSum,
+    RatioSum,
+    compatible,
+    metrics_payload,
+    read_metrics,
+)
 from hanse.payload.sketches import SketchBlock, decode_ddsketch, encode_ddsketch, read_sketches, sketches_payload
 from hanse.payload.statistics import (
+    AtomCounts,
     atoms_payload,
     edges_payload,
     prefixed,
@@ -19,8 +29,10 @@ from hanse.payload.statistics import (
 )
 
 __all__ = [
+    "AtomCounts",
     "ConfusionSum",
     "MetricSum",
+    "RankingSum",
     "RatioSum",
     "SketchBlock",
     "atoms_payload",
@@ -29,11 +41,13 @@ __all__ = [
     "document_payload",
     "edges_payload",
     "encode_ddsketch",
+    "histograms_payload",
     "metrics_payload",
     "prefixed",
     "read_atoms",
     "read_document",
     "read_edges",
+    "read_histograms",
     "read_metrics",
     "read_sketches",
     "read_text_array",

@@ -1,4 +1,4 @@
-"""Evaluation sums as payloads: named ratios and confusion matrices that add up exactly."""
+"""Evaluation sums as payloads: named ratios, confusion matrices and rankings that add up exactly."""
 
 from __future__ import annotations
 
@@ -71,7 +71,24 @@ class ConfusionSum:
         return ConfusionSum(self.array + other.array)
 
 
-MetricSum = RatioSum | ConfusionSum
+@dataclass(frozen=True, eq=False)
+class RankingSum:
+    """Row counts by class (0, 1) and by bin of the predicted probability: `array` int64 [2, bins]."""
+
+    form: ClassVar[int] = payload_pb2.MetricSpec.FORM_RANKING
+    array: NDArray[np.int64]
+    fraction_bits: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.array.sum())
+
+    def __add__(self, other: RankingSum) -> RankingSum:
+        return RankingSum(self.array + other.array)
+
+
+MetricSum = RatioSum | ConfusionSum | RankingSum
 
 
 def metrics_payload(sums: Mapping[str, MetricSum]) -> Payload:
@@ -132,4 +149,10 @@ def _checked(spec: payload_pb2.MetricSpec, array: NDArray[np.int64]) -> MetricSu
         if float(array.sum(dtype=np.float64)) > MAX_ENTRY:
             raise InvalidPayload(f"the metric '{name}' counts more than 2^52 rows.")
         return ConfusionSum(array)
+    if spec.form == payload_pb2.MetricSpec.FORM_RANKING:
+        if array.ndim != 2 or array.shape[0] != 2 or not array.size or np.any(array < 0):
+            raise InvalidPayload(f"the metric '{name}' is not two rows of counts.")
+        if float(array.sum(dtype=np.float64)) > MAX_ENTRY:
+            raise InvalidPayload(f"the metric '{name}' counts more than 2^52 rows.")
+        return RankingSum(array)
     raise InvalidPayload(f"the metric '{name}' has the form {spec.form}, which is not known here.")

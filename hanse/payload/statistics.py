@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from hanse.learning.atoms import Atoms
 from hanse.learning.bin_edges import BinEdges
 from hanse.learning.fixed_point import Grid
 from hanse.learning.trees import Forest
+from hanse.payload.histograms import narrow
 from hanse.payload.payload import Payload
 from hanse.v1 import payload_pb2
 
 # No array of a contribution may add up to more, so that a thousand nodes stay within 64 bits.
 MAX_TOTAL = 2.0**52
 _SUMS = ("weight", "gradient", "hessian")
-_INT32 = np.iinfo(np.int32)
+_COUNTS = "counts"
 
 
 def edges_payload(edges: Sequence[BinEdges]) -> Payload:
@@ -49,30 +51,45 @@ def read_edges(payload: Payload, *, features: int, outputs: int) -> tuple[BinEdg
     return edges
 
 
-def atoms_payload(atoms: Sequence[Atoms], *, rows: int, single_row_atoms: int, grid: Grid) -> Payload:
+@dataclass(frozen=True, kw_only=True)
+class AtomCounts:
+    """How close to single records a node's atoms are, as the node has counted. Numbers are those of its worst set.
+
+    `small` counts atoms of fewer rows than the site's policy asks for, before it has coarsened them by `coarsened`
+    (1: not at all); `single` counts atoms of one row among those that are sent.
+    """
+
+    rows: int
+    single: int
+    small: int = 0
+    found: int = 0
+    """Atoms before coarsening; `small` of them were too small."""
+    coarsened: int = 1
+
+
+def atoms_payload(atoms: Sequence[Atoms], counts: AtomCounts, grid: Grid) -> Payload:
     """Atoms as an `AtomStatistics` payload: one set with the sums of all outputs, or one set per output.
 
-    Sums travel as int32 where all of an array fit. `rows` is the number of rows behind them and
-    `single_row_atoms` how many atoms hold one row alone, which makes them all but records.
+    Sums travel as int32 where all of an array fit.
     """
     arrays = [each.arrays() for each in atoms]
     for each in arrays:
         for name in _SUMS:
-            each[name] = _narrow(each[name])
-    plain = prefixed(arrays) | {"single_row_atoms": np.array([single_row_atoms], dtype=np.int64)}
+            each[name] = narrow(each[name])
+    told = [counts.single, counts.small, counts.found, counts.coarsened]
     kind = payload_pb2.AtomStatistics(
         features=atoms[0].ids.shape[1],
         outputs=sum(each.gradient.shape[1] for each in atoms),
-        rows=rows,
+        rows=counts.rows,
         fraction_bits=-grid.hessian,
     )
-    return Payload.build(kind, plain)
+    return Payload.build(kind, prefixed(arrays) | {_COUNTS: np.array(told, dtype=np.int64)})
 
 
 def read_atoms(
     payload: Payload, *, edges: Sequence[BinEdges], outputs: int, grid: Grid
-) -> tuple[tuple[Atoms, ...], int, int]:
-    """The inverse of `atoms_payload`: atoms (as many sets as there are sets of edges), rows, single-row atoms.
+) -> tuple[tuple[Atoms, ...], AtomCounts]:
+    """The inverse of `atoms_payload`: atoms (as many sets as there are sets of edges), and what was counted.
 
     Raises:
         InvalidPayload: another kind, shape or grid, or sums too large.
@@ -87,9 +104,9 @@ def read_atoms(
         )
     if kind.fraction_bits != -grid.hessian:
         raise InvalidPayload(f"the atoms have {kind.fraction_bits} fraction bits, not {-grid.hessian}.")
-    single = payload.arrays.get("single_row_atoms")
-    if single is None or single.dtype != np.int64 or single.shape != (1,) or int(single[0]) < 0:
-        raise InvalidPayload("the array 'single_row_atoms' is missing or not one number.")
+    told = payload.arrays.get(_COUNTS)
+    if told is None or told.dtype != np.int64 or told.shape != (4,) or int(told.min()) < 0:
+        raise InvalidPayload(f"the array '{_COUNTS}' is missing or not four numbers.")
     sets = []
     for k, own in enumerate(edges):
         arrays = unprefixed(payload.arrays, k, len(edges))
@@ -97,10 +114,14 @@ def read_atoms(
             if name in arrays:
                 arrays[name] = _wide(name, arrays[name])
         sets.append(Atoms.from_arrays(arrays, edges=own, outputs=outputs if len(edges) == 1 else 1))
-    counted = max(len(each) for each in sets)
-    if not counted <= kind.rows < 2**40 or int(single[0]) > kind.rows or (kind.rows > 0) != (counted > 0):
-        raise InvalidPayload(f"the atoms claim {kind.rows} rows and {int(single[0])} atoms of one row.")
-    return tuple(sets), int(kind.rows), int(single[0])
+    single, small, found, coarsened = (int(number) for number in told)
+    counts = AtomCounts(rows=int(kind.rows), single=single, small=small, found=found, coarsened=coarsened)
+    sent = max(len(each) for each in sets)
+    if not sent <= counts.rows < 2**40 or max(single, found) > counts.rows or (counts.rows > 0) != (sent > 0):
+        raise InvalidPayload(f"the atoms claim {counts.rows} rows, {found} atoms and {single} atoms of one row.")
+    if small > found:
+        raise InvalidPayload(f"the atoms claim {small} small ones among {found}.")
+    return tuple(sets), counts
 
 
 def trees_payload(forest: Forest, *, round_number: int) -> Payload:
@@ -143,12 +164,6 @@ def unprefixed(arrays: Any, k: int, sets: int) -> dict[str, NDArray[Any]]:
 def _expect(payload: Payload, kind: str) -> None:
     if payload.kind != kind:
         raise InvalidPayload(f"a payload of kind '{kind}' was expected, not '{payload.kind}'.")
-
-
-def _narrow(values: NDArray[Any]) -> NDArray[Any]:
-    if values.size and (values.max() > _INT32.max or values.min() < _INT32.min):
-        return values
-    return values.astype(np.int32)
 
 
 def _wide(name: str, values: NDArray[Any]) -> NDArray[Any]:

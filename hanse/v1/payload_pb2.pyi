@@ -293,6 +293,10 @@ Global___AtomStatistics: typing_extensions.TypeAlias = AtomStatistics
 
 @typing.final
 class HistogramStatistics(google.protobuf.message.Message):
+    """Per tree node that was asked for, feature and bin: the sums of gradients and hessians. Array `sums` (int32 or
+    int64): tree after tree, [nodes, 2, bins of the tree's edges]; array `totals` (int64 [nodes of all trees, 2]).
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FEATURES_FIELD_NUMBER: builtins.int
@@ -302,7 +306,9 @@ class HistogramStatistics(google.protobuf.message.Message):
     features: builtins.int
     outputs: builtins.int
     bins: builtins.int
+    """of all features, and of all sets of edges"""
     fraction_bits: builtins.int
+    """of hessians"""
     def __init__(
         self,
         *,
@@ -383,6 +389,8 @@ class MetricSpec(google.protobuf.message.Message):
         """array [sum, count], int64; value = sum * 2^-fraction_bits / count"""
         FORM_CONFUSION: MetricSpec._Form.ValueType  # 2
         """array [classes, classes], int64; rows are the truth"""
+        FORM_RANKING: MetricSpec._Form.ValueType  # 3
+        """array [2, bins], int64: rows of class 0 and 1 by bin of the predicted probability"""
 
     class Form(_Form, metaclass=_FormEnumTypeWrapper): ...
     FORM_UNSPECIFIED: MetricSpec.Form.ValueType  # 0
@@ -390,6 +398,8 @@ class MetricSpec(google.protobuf.message.Message):
     """array [sum, count], int64; value = sum * 2^-fraction_bits / count"""
     FORM_CONFUSION: MetricSpec.Form.ValueType  # 2
     """array [classes, classes], int64; rows are the truth"""
+    FORM_RANKING: MetricSpec.Form.ValueType  # 3
+    """array [2, bins], int64: rows of class 0 and 1 by bin of the predicted probability"""
 
     NAME_FIELD_NUMBER: builtins.int
     FORM_FIELD_NUMBER: builtins.int

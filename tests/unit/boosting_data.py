@@ -86,7 +86,7 @@ def specification(*, rounds: int = 3, classes: int = 3, every: int = 0, **change
     """A job of trees of depth 3 over 16 bins; changes that are no keys of the job go to the method."""
     own = {key: changes.pop(key) for key in list(changes) if key in JobSpecification.model_fields}
     objective = {"objective": "multi:softprob", "num_class": classes} if classes else {"objective": "reg:squarederror"}
-    config = {**objective, "max_depth": 3, "bins": 16, **changes}
+    config = {**objective, "max_depth": 3, "bins": 16, "statistics": "atoms", **changes}
     return JobSpecification.model_validate(
         {
             "name": "test",

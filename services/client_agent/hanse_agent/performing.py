@@ -176,7 +176,10 @@ class Performing:
             "state_of": before.task.assignment if before and before.version == attempt.base else "",
             "next_state": str(attempt.next_state),
             "output": str(attempt.image),
-            "limits": {"minimum_rows_per_atom": self._config.policy.minimum_rows_per_atom},
+            "limits": {
+                "minimum_rows_per_atom": self._config.policy.minimum_rows_per_atom,
+                "small_atoms": self._config.policy.small_atoms,
+            },
         }
 
 

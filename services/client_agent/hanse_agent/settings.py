@@ -77,7 +77,10 @@ class Policy(Settings):
     largest_payload: Size = Field(200_000_000, ge=1)
     """The largest contribution that may leave, in bytes of its image."""
     minimum_rows_per_atom: int = Field(5, ge=1)
-    """Learners that send group statistics send none over fewer rows than this."""
+    """Atoms (sums of rows that share all their bins) over fewer rows than this do not leave; see `small_atoms`."""
+    small_atoms: Literal["refuse", "coarsen"] = "refuse"
+    """What becomes of an assignment with smaller atoms: it is refused, or neighbouring bins are joined until no atom is
+    small (and refused where that does not help)."""
     secure_aggregation: Literal["required", "not_required"] = "not_required"
     """`required`: no job runs whose sums are not masked. Hanse cannot mask yet, so that every offer is refused."""
     privacy_budget: PrivacyBudget | None = None

@@ -198,37 +198,39 @@ def atoms(gradient: int = -3) -> Atoms:
     )
 
 
-def read(payload: Payload, **changes: object) -> tuple[tuple[Atoms, ...], int, int]:
+def read(payload: Payload, **changes: object) -> tuple[tuple[Atoms, ...], k.AtomCounts]:
     return k.read_atoms(wire(payload), **({"edges": (EDGES,), "outputs": 2, "grid": GRID} | changes))
 
 
 def packed(**changes: object) -> Payload:
-    payload = k.atoms_payload([atoms()], rows=3, single_row_atoms=1, grid=GRID)
+    payload = k.atoms_payload([atoms()], k.AtomCounts(rows=3, single=1), GRID)
     return Payload.build(payload.header.atom_statistics, dict(payload.arrays) | changes)
 
 
 def test_atoms_come_back_and_travel_in_32_bits_where_they_fit() -> None:
-    payload = k.atoms_payload([atoms()], rows=3, single_row_atoms=1, grid=GRID)
+    told = k.AtomCounts(rows=3, single=1, small=2, found=3, coarsened=4)
+    payload = k.atoms_payload([atoms()], told, GRID)
     assert {name: array.dtype.name for name, array in payload.arrays.items()} == {
         "ids": "uint8",
         "weight": "int32",
         "gradient": "int32",
         "hessian": "int32",
-        "single_row_atoms": "int64",
+        "counts": "int64",
     }
-    (back,), rows, single = read(payload)
-    assert (back.gradient.tolist(), back.gradient.dtype, rows, single) == ([[-3, 1], [2, 2]], np.int64, 3, 1)
+    (back,), counted = read(payload)
+    assert (back.gradient.tolist(), back.gradient.dtype) == ([[-3, 1], [2, 2]], np.int64)
+    assert counted == told
 
 
 def test_sums_that_need_more_than_32_bits_travel_whole() -> None:
-    payload = k.atoms_payload([atoms(gradient=-(2**40))], rows=3, single_row_atoms=0, grid=GRID)
+    payload = k.atoms_payload([atoms(gradient=-(2**40))], k.AtomCounts(rows=3, single=0), GRID)
     assert payload.arrays["gradient"].dtype == np.int64
     assert read(payload)[0][0].gradient[0, 0] == -(2**40)
 
 
 def test_one_set_of_atoms_per_output_keeps_its_own_sums() -> None:
     sets = [atoms().output(0), atoms().output(1)]
-    back = read(k.atoms_payload(sets, rows=3, single_row_atoms=0, grid=GRID), edges=(EDGES, EDGES))[0]
+    back = read(k.atoms_payload(sets, k.AtomCounts(rows=3, single=0), GRID), edges=(EDGES, EDGES))[0]
     assert [each.gradient.ravel().tolist() for each in back] == [[-3, 2], [1, 2]]
 
 
@@ -242,8 +244,11 @@ def test_one_set_of_atoms_per_output_keeps_its_own_sums() -> None:
         ({"gradient": np.array([[2**53, 0], [0, 0]])}, "2\\^52"),
         ({"gradient": np.array([[0.5, 0], [0, 0]])}, "float64"),
         ({"gradient": np.zeros((2, 3), np.int64)}, "shape"),
-        ({"single_row_atoms": np.array([7])}, "7 atoms of one row"),
-        ({"single_row_atoms": np.array([-1])}, "single_row_atoms"),
+        ({"counts": np.array([7, 0, 0, 1])}, "7 atoms of one row"),
+        ({"counts": np.array([-1, 0, 0, 1])}, "'counts'"),
+        ({"counts": np.array([1])}, "'counts'"),
+        ({"counts": np.array([1, 0, 4, 1])}, "4 atoms and 1"),
+        ({"counts": np.array([1, 3, 2, 1])}, "3 small ones among 2"),
     ],
 )
 def test_atoms_that_cannot_be_are_refused_by_name(changes: dict[str, np.ndarray], sentence: str) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hanse.learning.atoms import Atoms
 from hanse.learning.bin_edges import BinEdges
+from hanse.learning.histograms import Histograms
 from hanse.learning.trees import LEAF, Forest
 from hanse.method import Picture
 from hanse.payload.kinds import document_payload
@@ -18,16 +19,35 @@ MATRIX_COLUMNS = 64
 PICTURE = "picture"
 
 
-def pictures(
-    names: tuple[str, ...], state: BoostingState, atoms: Atoms, edges: BinEdges, forest: Forest
-) -> tuple[Picture, ...]:
-    """The pictures of the round that grew `forest` from `atoms` over `edges`."""
-    order = np.lexsort((np.arange(len(names)), -state.gains))
-    return (
-        _importance(names, state, order[:TABLE_ROWS]),
-        _occupancy(names, atoms, edges, order[:MATRIX_ROWS]),
-        _tree(names, forest),
-    )
+def importance_and_tree(names: tuple[str, ...], state: BoostingState, forest: Forest) -> tuple[Picture, ...]:
+    """The pictures of the round that grew `forest`, which `state` counts already."""
+    return _importance(names, state, _order(state)[:TABLE_ROWS]), _tree(names, forest)
+
+
+def occupancy_by_atoms(names: tuple[str, ...], state: BoostingState, atoms: Atoms, edges: BinEdges) -> Picture:
+    """How full the bins of the most important features are, by the weight of the atoms."""
+    shown = _order(state)[:MATRIX_ROWS]
+    weight = atoms.weight.astype(np.float64)
+    by_bin: list[NDArray[np.float64]] = [
+        np.bincount(atoms.ids[:, f], weight, int(edges.bins[f]) + 1).astype(np.float64) for f in shown.tolist()
+    ]
+    return _occupancy(names, shown, by_bin, edges, "weight")
+
+
+def occupancy_by_histograms(names: tuple[str, ...], state: BoostingState, root: Histograms, edges: BinEdges) -> Picture:
+    """How full the bins of the most important features are, by the hessians of the first tree's root."""
+    shown = _order(state)[:MATRIX_ROWS]
+    hessian, total = root.sums[0, 1].astype(np.float64), float(root.totals[0, 1])
+    by_bin = []
+    for f in shown.tolist():
+        own = hessian[edges.offsets[f] : edges.offsets[f + 1]]
+        by_bin.append(np.append(total - own.sum(), own))
+    return _occupancy(names, shown, by_bin, edges, "hessian")
+
+
+def _order(state: BoostingState) -> NDArray[np.int64]:
+    """Features by gain, the most important first."""
+    return np.lexsort((np.arange(len(state.gains)), -state.gains))
 
 
 def _importance(names: tuple[str, ...], state: BoostingState, shown: NDArray[np.int64]) -> Picture:
@@ -47,18 +67,18 @@ def _importance(names: tuple[str, ...], state: BoostingState, shown: NDArray[np.
     )
 
 
-def _occupancy(names: tuple[str, ...], atoms: Atoms, edges: BinEdges, shown: NDArray[np.int64]) -> Picture:
-    """Share of each feature's weight by bin, neighbouring bins joined to at most 64 columns; missing apart."""
+def _occupancy(
+    names: tuple[str, ...], shown: NDArray[np.int64], by_bin: list[NDArray[np.float64]], edges: BinEdges, what: str
+) -> Picture:
+    """Share of each shown feature's weight by bin (missing first), neighbouring bins joined to at most 64 columns."""
     columns = min(MATRIX_COLUMNS, edges.widest)
     values = np.zeros((len(shown), columns), dtype=np.float64)
     missing = np.zeros(len(shown), dtype=np.float64)
-    weight = atoms.weight.astype(np.float64)
-    total = float(weight.sum()) or 1.0
-    for row, feature in enumerate(shown.tolist()):
-        by_bin = np.bincount(atoms.ids[:, feature], weight, int(edges.bins[feature]) + 1) / total
-        missing[row] = by_bin[0]
-        place = np.arange(len(by_bin) - 1) * columns // edges.widest
-        values[row] = np.bincount(place, by_bin[1:], columns)
+    for row, weights in enumerate(by_bin):
+        share = weights / (float(weights.sum()) or 1.0)
+        missing[row] = share[0]
+        place = np.arange(len(share) - 1) * columns // edges.widest
+        values[row] = np.bincount(place, share[1:], columns)
     document = {
         "rows": [names[f] for f in shown],
         "columns": [str(i * edges.widest // columns) for i in range(columns)],
@@ -68,7 +88,7 @@ def _occupancy(names: tuple[str, ...], atoms: Atoms, edges: BinEdges, shown: NDA
     return Picture(
         name="bin_occupancy",
         kind="matrix",
-        title="Share of the weight in each bin",
+        title=f"Share of the {what} in each bin",
         payload=document_payload(PICTURE, document, {"values": values.astype(np.float32), "missing": missing}),
     )
 

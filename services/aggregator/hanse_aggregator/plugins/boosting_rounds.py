@@ -1,4 +1,4 @@
-"""The two exchanges of a boosting round: sketches become edges, atoms become trees."""
+"""The exchanges of a boosting round by atoms: sketches become edges, atoms become trees."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import dataclasses
 
 import numpy as np
 
-from hanse.errors import InvalidPayload, MethodError, PlatformError, RejectedContribution
+from hanse.errors import InvalidPayload, MethodError, RejectedContribution
 from hanse.learning.atoms import Atoms
 from hanse.learning.bin_edges import BinEdges, exact_edges, sketched_edges
-from hanse.learning.booster import to_booster
-from hanse.learning.objectives import make_objective
 from hanse.learning.sketch import BucketMapping
 from hanse.learning.splitting import grow_trees
 from hanse.learning.trees import Forest
-from hanse.method import Audience, Contribution, JobContext, MetricValue, Outcome, Phase, Purpose, Scope
-from hanse.payload import Payload
+from hanse.method import Contribution, MetricValue, Outcome, Phase, Scope
 from hanse.payload.boosting import BoostingInstruction, read_distinct
-from hanse.payload.kinds import SketchBlock, document_payload, read_atoms, read_sketches, read_trees, trees_payload
-from hanse_aggregator.plugins.boosting_config import config_of
-from hanse_aggregator.plugins.boosting_pictures import pictures
+from hanse.payload.kinds import AtomCounts, SketchBlock, read_atoms, read_sketches
+from hanse_aggregator.plugins.boosting_models import (
+    aggregation_metric,
+    close_round,
+    first_statistics,
+    sent_bytes,
+)
+from hanse_aggregator.plugins.boosting_pictures import importance_and_tree, occupancy_by_atoms
 from hanse_aggregator.plugins.boosting_state import BoostingState, MergingStack, totals
-
-MODEL = "xgboost.booster"
-MODEL_FILES = ("model.ubj", "model.json")
 
 
 class SketchAggregation:
@@ -57,7 +56,7 @@ class SketchAggregation:
         self._bytes[contribution.node] = payload.size
 
     def finish(self) -> Outcome:
-        """The edges, in the instruction of the `atoms` phase."""
+        """The edges, in the instruction of the phase that asks for the round's statistics."""
         parameters, setup = self._instruction.parameters, self._instruction.setup
         if setup is None:
             raise MethodError("The sketch phase came before the preparation.")
@@ -69,11 +68,11 @@ class SketchAggregation:
                 sketched_edges(sketches, setup.centres, self._mapping, parameters.bins)
                 for sketches in (merged.sketches() if merged is not None else ())
             )
-        state = dataclasses.replace(self._state, edges=edges)
-        instruction = dataclasses.replace(self._instruction, edges=edges)
+        state = dataclasses.replace(self._state, edges=edges, left_out=())
+        following, state = first_statistics(self._phase, self._instruction, state, round_number=self._phase.round)
         bins = np.concatenate([each.bins for each in edges])
         return Outcome(
-            next_phase=self._phase.then("atoms", instruction.to_payload()),
+            next_phase=following,
             state=state.to_payload(),
             metrics=(
                 *sent_bytes(self._bytes, "sketch_bytes"),
@@ -92,7 +91,9 @@ class AtomAggregation:
         self._phase, self._instruction, self._state = phase, instruction, state
         self._grid = instruction.setup.grid
         self._stacks: list[MergingStack[Atoms]] = [MergingStack() for _ in instruction.edges]
-        self._facts: dict[str, tuple[int, int, int, int]] = {}
+        self._counts: dict[str, AtomCounts] = {}
+        self._atoms: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
 
     def add(self, contribution: Contribution) -> None:
         """Merge a node's atoms.
@@ -102,119 +103,60 @@ class AtomAggregation:
         """
         node, payload = contribution.node, contribution.payload
         try:
-            sets, rows, single = read_atoms(
+            sets, counts = read_atoms(
                 payload, edges=self._instruction.edges, outputs=self._instruction.parameters.outputs, grid=self._grid
             )
         except (InvalidPayload, RejectedContribution) as error:
             raise rejected(node, error) from error
         for stack, atoms in zip(self._stacks, sets, strict=True):
             stack.push(atoms)
-        self._facts[node] = sum(len(each) for each in sets), single, rows, payload.size
+        self._counts[node], self._bytes[node] = counts, payload.size
+        self._atoms[node] = sum(len(each) for each in sets)
 
     def finish(self) -> Outcome:
-        """The trees as an artifact, the state, pictures, and the model when it is due."""
+        """The trees of the round."""
         phase, instruction = self._phase, self._instruction
-        job, parameters, edges = phase.job, instruction.parameters, instruction.edges
         merged = totals(self._stacks)
+        number, parameters = instruction.boosting_round(phase.round), instruction.parameters
         grown = [
             tree
-            for k, atoms in enumerate(merged)
-            for tree in grow_trees(
-                atoms, edges[k], parameters, self._grid, round_number=phase.round - 1, first_output=k
-            )
+            for k, (atoms, edges) in enumerate(zip(merged, instruction.edges, strict=False))
+            for tree in grow_trees(atoms, edges, parameters, self._grid, round_number=number, first_output=k)
         ]
         forest = Forest.of_rounds([grown])
-        artifact = trees_payload(forest, round_number=phase.round)
         state = self._state.with_trees(forest)
-        following = dataclasses.replace(
-            instruction, grown=(*instruction.grown, artifact.digest), newest=forest, edges=()
+        names = instruction.schema.features
+        pictures = (
+            occupancy_by_atoms(names, state, merged[0], instruction.edges[0]),
+            *importance_and_tree(names, state, forest),
         )
-        last = phase.round >= job.rounds
-        every = config_of(job).checkpoint_every
-        due = last or (every > 0 and phase.round % every == 0)
-        if job.evaluation.due(phase.round, job.rounds):
-            next_phase: Phase | None = phase.then(
-                "evaluate", following.to_payload(), purpose=Purpose.EVALUATE, audience=Audience.ALL
-            )
-        else:
-            next_phase = next_round(phase, following, state)
-        return Outcome(
-            next_phase=next_phase,
-            state=state.to_payload(),
-            model=model_of(job, following) if due else None,
-            metrics=self._metrics(forest, merged),
-            pictures=pictures(instruction.schema.features, state, merged[0], edges[0], forest),
-            stored=(artifact,),
-        )
+        return close_round(phase, instruction, state, forest, metrics=self._metrics(merged), pictures=pictures)
 
-    def _metrics(self, forest: Forest, merged: list[Atoms]) -> tuple[MetricValue, ...]:
+    def _metrics(self, merged: list[Atoms]) -> tuple[MetricValue, ...]:
         rows: list[MetricValue] = []
-        for node in sorted(self._facts):
-            atoms, single, count, _ = self._facts[node]
-            rows.append(MetricValue(name="atoms", value=float(atoms), scope=Scope.NODE, node=node, weight=count))
-            if atoms:
-                share = single / atoms
-                rows.append(
-                    MetricValue(name="single_row_atoms", value=share, scope=Scope.NODE, node=node, weight=atoms)
-                )
-        sent = sum(fact[0] for fact in self._facts.values())
-        single = sum(fact[1] for fact in self._facts.values())
+        counts = {node: self._counts[node] for node in sorted(self._counts)}
+        for node, counted in counts.items():
+
+            def of_node(name: str, value: float, weight: int, node: str = node) -> None:
+                rows.append(MetricValue(name=name, value=value, scope=Scope.NODE, node=node, weight=weight))
+
+            of_node("atoms", float(self._atoms[node]), counted.rows)
+            if self._atoms[node]:
+                of_node("single_row_atoms", counted.single / self._atoms[node], self._atoms[node])
+            if counted.found:
+                of_node("small_atoms", counted.small / counted.found, counted.found)
+                of_node("coarsened", float(counted.coarsened), counted.found)
+        sent, found = sum(self._atoms.values()), sum(each.found for each in counts.values())
+        single, small = sum(each.single for each in counts.values()), sum(each.small for each in counts.values())
         return (
             *rows,
-            *sent_bytes({node: fact[3] for node, fact in self._facts.items()}, "atom_bytes"),
-            aggregation_metric("trees", float(len(forest) * self._phase.round)),
-            aggregation_metric("leaves", float(sum(np.count_nonzero(tree.left < 0) for tree in forest.trees))),
+            *sent_bytes(self._bytes, "atom_bytes"),
             aggregation_metric("atoms", float(sum(len(each) for each in merged))),
             aggregation_metric("single_row_atoms", single / sent if sent else 0.0, weight=float(sent)),
+            aggregation_metric("small_atoms", small / found if found else 0.0, weight=float(found)),
         )
-
-
-def next_round(phase: Phase, instruction: BoostingInstruction, state: BoostingState) -> Phase | None:
-    """The first phase of the round that follows; None after the last."""
-    following = phase.round + 1
-    if following > phase.job.rounds:
-        return None
-    if instruction.parameters.sketches_in(following - 1) or not state.edges:
-        return phase.then("sketch", dataclasses.replace(instruction, edges=()).to_payload(), round=following)
-    return phase.then("atoms", dataclasses.replace(instruction, edges=state.edges).to_payload(), round=following)
-
-
-def model_of(job: JobContext, instruction: BoostingInstruction) -> Payload:
-    """The model of all rounds as a real `xgboost.Booster`, in both of XGBoost's formats."""
-    if instruction.newest is None or instruction.setup is None:
-        raise MethodError("There are no trees to make a model of.")
-    names, parameters = instruction.schema.features, instruction.parameters
-    outputs = parameters.outputs
-    forest = Forest.of_rounds([])
-    for number, digest in enumerate(instruction.grown[:-1], start=1):
-        try:
-            trees = job.fetch(digest)
-        except KeyError as error:
-            raise PlatformError(f"The trees of round {number} ({digest.hex()[:12]}…) cannot be fetched.") from error
-        forest += read_trees(trees, features=len(names), outputs=outputs)
-    forest += instruction.newest
-    booster = to_booster(forest, instruction.setup.base_margins, names, make_objective(parameters))
-    files = {name: np.frombuffer(bytes(booster.save_raw(name[6:])), dtype=np.uint8) for name in MODEL_FILES}
-    document = {
-        "objective": parameters.objective,
-        "classes": list(instruction.schema.classes),
-        "trees": len(forest),
-        "rounds": len(instruction.grown),
-    }
-    return document_payload(MODEL, document, files)
 
 
 def rejected(node: str, error: InvalidPayload | RejectedContribution) -> RejectedContribution:
     """The error of a reader as the rejection of a node's contribution."""
     return RejectedContribution(f"The contribution of node '{node}': {error.sentence}", remedy=error.remedy)
-
-
-def aggregation_metric(name: str, value: float, weight: float = 0.0) -> MetricValue:
-    """A number about the aggregation itself."""
-    return MetricValue(name=name, value=value, scope=Scope.AGGREGATION, weight=weight)
-
-
-def sent_bytes(sizes: dict[str, int], name: str) -> tuple[MetricValue, ...]:
-    """The bytes that each node sent, and their sum."""
-    nodes = [MetricValue(name=name, value=float(sizes[n]), scope=Scope.NODE, node=n) for n in sorted(sizes)]
-    return (*nodes, aggregation_metric(name, float(sum(sizes.values()))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,15 +12,17 @@ from hanse.learning.exact_sum import exact_total
 from hanse.learning.objectives import make_objective
 from hanse.learning.setup_sums import SetupSums
 from hanse.method import Contribution, MetricValue, Outcome, Phase, Rejection, Scope
+from hanse.payload import Payload
 from hanse.payload.boosting import SETUP, BoostingInstruction, Schema, Setup
-from hanse.payload.kinds import read_document, read_text_array
+from hanse.payload.kinds import read_document, read_text_array, trees_payload
+from hanse_aggregator.plugins.boosting_base import BaseModel
 from hanse_aggregator.plugins.boosting_state import BoostingState
 
 # Exact sums hold so many rows (`hanse.learning.exact_sum`); a limb of a row is below 2^33.
 _MAX_ROWS = 2**30
 _LIMB = 2.0**33
 
-Then = Callable[[Phase, BoostingInstruction, BoostingState], Phase | None]
+Then = Callable[[Phase, BoostingInstruction, BoostingState], tuple[Phase | None, BoostingState]]
 
 
 class SetupAggregation:
@@ -29,9 +32,17 @@ class SetupAggregation:
     name, which is found out at the end: sums are kept by schema until then.
     """
 
-    def __init__(self, phase: Phase, instruction: BoostingInstruction, *, centring: bool, then: Then) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        instruction: BoostingInstruction,
+        *,
+        centring: bool,
+        then: Then,
+        base: BaseModel | None = None,
+    ) -> None:
         self._phase, self._instruction = phase, instruction
-        self._centring, self._then = centring, then
+        self._centring, self._then, self._base = centring, then, base
         self._objective = make_objective(instruction.parameters)
         self._sums: dict[Schema, SetupSums] = {}
         self._rows: dict[Schema, dict[str, int]] = {}
@@ -71,8 +82,11 @@ class SetupAggregation:
         sums = self._sums[reference]
         parameters = self._instruction.parameters
         centres = sums.centres() if self._centring else np.zeros(len(reference.features))
+        base = self._base
+        if base is not None:
+            base.check_schema(reference)
         setup = Setup(
-            base_margins=sums.base_margins(self._objective, parameters),
+            base_margins=sums.base_margins(self._objective, parameters) if base is None else base.margins,
             centres=centres,
             grid=sums.grid(self._objective),
         )
@@ -80,15 +94,23 @@ class SetupAggregation:
             parameters=parameters, schema=reference, select=self._instruction.select, setup=setup
         )
         state = BoostingState.fresh(len(reference.features))
+        stored: tuple[Payload, ...] = ()
+        if base is not None:
+            # The trees of the earlier model are one artifact, the first of those that nodes add up.
+            stored = (trees_payload(base.forest, round_number=0),)
+            instruction = replace(instruction, grown=(stored[0].digest,), earlier=base.rounds)
+            state = state.with_trees(base.forest)
+        following, state = self._then(self._phase, instruction, state)
         metrics = [
             MetricValue(name="training_rows", value=float(rows), scope=Scope.NODE, node=node)
             for node, rows in sorted(self._rows[reference].items())
         ]
         total = MetricValue(name="training_rows", value=float(sums.rows[0]), scope=Scope.AGGREGATION)
         return Outcome(
-            next_phase=self._then(self._phase, instruction, state),
+            next_phase=following,
             state=state.to_payload(),
             metrics=(*metrics, total),
+            stored=stored,
             rejected=tuple(sorted(rejections, key=lambda rejection: rejection.node)),
         )
 

@@ -81,18 +81,18 @@ def test_sketches_carry_the_hessian_units_of_the_atoms(desk: Desk) -> None:
 
 def test_atoms_are_the_rows_that_share_all_bins(desk: Desk) -> None:
     payload = perform(desk, "atoms", instruction(edges=(EDGES,)))
-    (atoms,), rows, single = read_atoms(payload, edges=(EDGES,), outputs=1, grid=Grid())
+    (atoms,), counts = read_atoms(payload, edges=(EDGES,), outputs=1, grid=Grid())
     assert atoms.bins.tolist() == [[0, 0], [1, -1], [1, 0]]
     assert atoms.weight.tolist() == [2 * UNIT, UNIT, UNIT]
     assert atoms.gradient.ravel().tolist() == [0, -UNIT // 2, -UNIT // 2]
     assert atoms.hessian.ravel().tolist() == [UNIT // 2, UNIT // 4, UNIT // 4]
-    assert (rows, single) == (4, 2)
+    assert (counts.rows, counts.single) == (4, 2)
 
 
 def test_instance_weights_reach_sketches_and_atoms(desk: Desk) -> None:
     weighted = make_table([[1, 10], [2, 10]], [0, 1], weight=[0.5, 3])
     payload = perform(desk, "atoms", instruction(edges=(EDGES,)), at=learner(weighted))
-    (atoms,), _, _ = read_atoms(payload, edges=(EDGES,), outputs=1, grid=Grid())
+    (atoms,), _ = read_atoms(payload, edges=(EDGES,), outputs=1, grid=Grid())
     assert atoms.weight.tolist() == [UNIT // 2, 3 * UNIT]
     assert atoms.gradient.ravel().tolist() == [UNIT // 4, -3 * UNIT // 2]
 
@@ -136,11 +136,11 @@ def test_rows_are_drawn_by_seed_round_and_node_and_the_same_for_sketch_and_atoms
         atoms = at.perform(desk.assignment("atoms", round_number, told))
         sketch = at.perform(desk.assignment("sketch", round_number, told))
         (sets,) = read_sketches(sketch, BucketMapping(0.01), features=names, outputs=1).sketches()
-        (merged,), count, _ = read_atoms(atoms, edges=(EDGES,), outputs=1, grid=Grid())
+        (merged,), counted = read_atoms(atoms, edges=(EDGES,), outputs=1, grid=Grid())
         present = merged.ids[:, 0] > 0
         digests.add(atoms.digest)
         assert sets[0].total == int(merged.hessian[present].sum())
-        return count
+        return counted.rows
 
     counts = [rows("a", 1), rows("a", 2), rows("b", 1)]
     training = int(np.count_nonzero(~table.held_out))

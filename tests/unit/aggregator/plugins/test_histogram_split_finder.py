@@ -29,9 +29,12 @@ from hanse.method import (
     Scope,
 )
 from hanse.payload import Payload
-from hanse.payload.boosting import SETUP, BoostingInstruction, Schema
+from hanse.payload.boosting import DELIVERED, SETUP, BoostingInstruction, Schema
 from hanse.payload.kinds import (
+    AtomCounts,
     ConfusionSum,
+    MetricSum,
+    RankingSum,
     RatioSum,
     atoms_payload,
     document_payload,
@@ -55,8 +58,8 @@ def described(*names: str, classes: str = "") -> DatasetDescription:
 
 
 def job(**changes: Any) -> JobContext:
-    config = {"objective": "binary:logistic", "bins": 4, "max_depth": 2, "min_child_weight": 0, "lambda": 0}
-    config |= changes.pop("config", {})
+    config: dict[str, Any] = {"objective": "binary:logistic", "bins": 4, "max_depth": 2, "statistics": "atoms"}
+    config |= {"min_child_weight": 0, "lambda": 0} | changes.pop("config", {})
     defaults: dict[str, Any] = {
         "id": "j",
         "name": "n",
@@ -94,7 +97,7 @@ def atoms(ids: Any, gradient: Any, *, rows: int | None = None) -> Payload:
         gradient=np.array(gradient, np.int64).reshape(count, 1) * UNIT,
         hessian=np.full((count, 1), UNIT, dtype=np.int64),
     )
-    return atoms_payload([made], rows=count if rows is None else rows, single_row_atoms=count, grid=Grid())
+    return atoms_payload([made], AtomCounts(rows=count if rows is None else rows, single=count), Grid())
 
 
 def close(phase: Phase, state: Payload | None, **contributions: Payload) -> Outcome:
@@ -156,18 +159,27 @@ def test_evaluation_follows_when_due_with_the_new_trees_for_all_nodes() -> None:
     told = read(phase)
     assert told.newest is not None
     assert len(told.grown) == 1
-    metrics = {"log_loss": RatioSum.of(np.array([0.5])), "confusion": ConfusionSum(np.array([[1, 0], [0, 0]]))}
+    metrics: dict[str, MetricSum] = {
+        "log_loss": RatioSum.of(np.array([0.5, 0.5])),
+        "confusion": ConfusionSum(np.array([[1, 0], [0, 1]])),
+        "ranking": RankingSum(np.eye(2, 1024, dtype=np.int64)),
+    }
     outcome = close(phase, grown(context).state, a=metrics_payload(metrics))
     assert {(m.name, m.scope.value) for m in outcome.metrics} == {
-        (name, scope) for name in ("accuracy", "macro_f1", "log_loss") for scope in ("node", "pooled")
+        (name, scope) for name in ("accuracy", "auc", "macro_f1", "log_loss") for scope in ("node", "pooled")
     }
     assert (next_of(outcome).name, next_of(outcome).round) == ("sketch", 2)
 
 
 def test_the_last_round_ends_the_job_with_a_booster_in_both_formats() -> None:
     outcome = grown(job(rounds=1))
-    assert outcome.next_phase is None
     assert outcome.model is not None
+    delivery = next_of(outcome)
+    assert (delivery.name, delivery.purpose, delivery.audience) == ("deliver", Purpose.EVALUATE, Audience.ALL)
+    assert delivery.instruction.references == (outcome.model.digest,)
+    assert outcome.model in outcome.stored
+    assert close(delivery, outcome.state, a=document_payload(DELIVERED, {})).next_phase is None
+    assert grown(job(rounds=1, config={"deliver_model": False})).next_phase is None
     assert outcome.model.kind == "opaque"
     rows = xgboost.DMatrix(np.array([[0, 0], [4, 0]], np.float32), feature_names=list(NAMES))
     predictions = []
@@ -239,7 +251,7 @@ def test_trees_are_stored_once_and_referred_to() -> None:
 
 def test_metrics_say_trees_bins_atoms_single_rows_and_bytes() -> None:
     aggregation = {m.name: m.value for m in grown().metrics if m.scope is Scope.AGGREGATION}
-    assert aggregation.keys() == {"trees", "leaves", "atoms", "single_row_atoms", "atom_bytes"}
+    assert aggregation.keys() == {"trees", "leaves", "atoms", "single_row_atoms", "small_atoms", "atom_bytes"}
     assert (aggregation["trees"], aggregation["leaves"], aggregation["atoms"]) == (1, 2, 2)
     assert aggregation["single_row_atoms"] == 1.0
     per_node = {(m.name, m.node): m.value for m in grown().metrics if m.scope is Scope.NODE}
@@ -251,7 +263,7 @@ def test_metrics_say_trees_bins_atoms_single_rows_and_bytes() -> None:
 
 
 def test_pictures_show_what_the_round_has_made() -> None:
-    importance, occupancy, tree = grown().pictures
+    occupancy, importance, tree = grown().pictures
     assert (importance.kind, occupancy.kind, tree.kind) == ("table", "matrix", "tree")
     assert importance.payload.arrays["splits"].tolist() == [1, 0]
     assert importance.payload.arrays["share_of_gain"].tolist() == [1.0, 0.0]
@@ -264,7 +276,7 @@ def test_importance_is_summed_over_the_rounds() -> None:
     outcome = grown(job(rounds=3))
     again = close(next_of(outcome), outcome.state, a=sketches([-5, 5, 9], [0, 3]))
     again = close(next_of(again), again.state, a=atoms([[1, 1], [2, 1]], [1, -1]))
-    assert again.pictures[0].payload.arrays["splits"].tolist() == [2, 0]
+    assert again.pictures[1].payload.arrays["splits"].tolist() == [2, 0]
 
 
 def test_the_order_of_arrival_changes_no_byte() -> None:
@@ -359,7 +371,7 @@ def test_rubbish_is_rejected_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"statistics": "histograms"}, "statistics: histograms are not available"),
+        ({"early_stopping_rounds": 2}, "this job never evaluates"),
         ({"statistics": "records"}, "statistics"),
         ({"maxdepth": 3}, "unknown key 'maxdepth'"),
         ({"colsample_bynode": 0.5}, "use colsample_bytree"),
@@ -398,7 +410,7 @@ def test_the_first_training_node_is_the_measure_and_no_unseen_one() -> None:
 def test_what_the_method_cannot_do_is_refused() -> None:
     with pytest.raises(OperatorError, match="no model 'resnet'"):
         first(job(model="resnet"))
-    with pytest.raises(OperatorError, match="continue"):
+    with pytest.raises(OperatorError, match="earlier model cannot be read"):
         first(job(continue_from=document_payload("x", {})))
     with pytest.raises(OperatorError, match="at most 25000 rounds"):
         first(job(rounds=25_001))
