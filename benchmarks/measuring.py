@@ -61,11 +61,11 @@ class Watch:
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
-    def stop(self) -> tuple[dict[str, float], float]:
-        """Largest growth over idle in MB by group, and the processor seconds of all groups together."""
+    def stop(self) -> tuple[dict[str, float], dict[str, float]]:
+        """By group: largest growth over idle in MB, and processor seconds of all its roots together."""
         self._ended.set()
         self._thread.join()
-        spent = self._cpu_now() - self._cpu
+        spent = {name: seconds - self._cpu[name] for name, seconds in self._cpu_now().items()}
         growth = {
             name: max((self._peak[root] - self._idle[root]) / 1e6 for root in roots)
             for name, roots in self._groups().items()
@@ -78,8 +78,10 @@ class Watch:
                 for root in roots:
                     self._peak[root] = max(self._peak[root], anonymous_bytes(family(root)))
 
-    def _cpu_now(self) -> float:
-        return cpu_seconds(pid for roots in self._groups().values() for root in roots for pid in family(root))
+    def _cpu_now(self) -> dict[str, float]:
+        return {
+            name: cpu_seconds(pid for root in roots for pid in family(root)) for name, roots in self._groups().items()
+        }
 
 
 def waited(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:

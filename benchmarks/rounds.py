@@ -66,6 +66,7 @@ class Result:
     wire_bytes_per_round: int
     rss_growth_mb: dict[str, float]
     cpu_s_per_round: float
+    cpu_s_per_round_by_program: dict[str, float]
     rounds_s: list[float]
 
 
@@ -114,7 +115,8 @@ def run(name: str, case: Case, folder: Path) -> Result:
         floor_s=round(floor_s, 4),
         wire_bytes_per_round=wire,
         rss_growth_mb={group: round(megabytes, 1) for group, megabytes in growth.items()},
-        cpu_s_per_round=round(cpu / case.rounds, 3),
+        cpu_s_per_round=round(sum(cpu.values()) / case.rounds, 3),
+        cpu_s_per_round_by_program={group: round(seconds / case.rounds, 3) for group, seconds in cpu.items()},
         rounds_s=[round(seconds, 4) for seconds in times],
     )
 

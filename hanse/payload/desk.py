@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hanse.errors import FencedOut, InvalidPayload
 from hanse.payload.chunks import chunks
 from hanse.payload.flow import in_thread, receive_into
 from hanse.payload.header import DIGEST_BYTES
+from hanse.payload.raw_chunks import Packed, packed_chunks
 from hanse.payload.spool import NO_LIMIT, Spool
 from hanse.v1 import node_pb2, payload_pb2
 
@@ -96,7 +97,7 @@ class UploadDesk:
         async with upload.lock:
             spool = await asyncio.to_thread(self._spool, upload, first.open)
             try:
-                await receive_into(spool, _until(requests, superseded))
+                await _interruptible(receive_into(spool, _parts(requests)), superseded)
                 digest = await asyncio.to_thread(spool.finish)
                 artifact = await asyncio.to_thread(self._store.adopt, spool.path, digest, keep=True)
             finally:
@@ -161,23 +162,31 @@ async def serve(store: ArtifactStore, digest: bytes, offset: int = 0) -> AsyncIt
         yield chunk
 
 
-async def _until(
-    requests: AsyncIterator[node_pb2.UploadRequest], superseded: asyncio.Future[None]
-) -> AsyncIterator[payload_pb2.PayloadChunk]:
-    """The chunks of an upload, until it ends or a newer call takes over."""
-    while True:
-        reading = asyncio.ensure_future(anext(requests, None))
-        either: set[asyncio.Future[Any]] = {reading, superseded}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not reading.done():
-                reading.cancel()
-        if superseded.done():
-            raise FencedOut("a newer upload for the same assignment took over.", code="SUPERSEDED")
-        request = reading.result()
-        if request is None:
-            return
+async def serve_packed(store: ArtifactStore, digest: bytes, offset: int = 0) -> AsyncIterator[Packed]:
+    """As `serve`, in messages that are ready to be sent: for servers with `RawChunkHandlers`."""
+    image = (await asyncio.to_thread(store.open, digest)).mapped
+    assert image is not None  # what comes from a store is mapped
+    async for message in in_thread(packed_chunks(image, digest=digest, offset=offset)):
+        yield message
+
+
+async def _interruptible(receiving: Coroutine[Any, Any, None], superseded: asyncio.Future[None]) -> None:
+    """Receive until the upload ends or a newer call takes over."""
+    task = asyncio.ensure_future(receiving)
+    try:
+        await asyncio.wait({task, superseded}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})  # no thread is writing any more
+    if superseded.done():
+        task.cancelled() or task.exception()  # whatever it was, it is not this that the caller is told
+        raise FencedOut("a newer upload for the same assignment took over.", code="SUPERSEDED")
+    task.result()
+
+
+async def _parts(requests: AsyncIterator[node_pb2.UploadRequest]) -> AsyncIterator[payload_pb2.PayloadChunk]:
+    """The chunks of an upload."""
+    async for request in requests:
         if request.WhichOneof("part") != "chunk":
             raise InvalidPayload("an upload says only once what it is.")
         yield request.chunk

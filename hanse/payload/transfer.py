@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -21,8 +21,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from hanse.calls import WRITE_FAILED, CallEnd
 from hanse.errors import HanseError, Unreachable
-from hanse.payload.chunks import chunks
+from hanse.payload.chunks import map_file
 from hanse.payload.flow import in_thread, receive_into
+from hanse.payload.raw_chunks import packed_uploads
 from hanse.payload.spool import NO_LIMIT, Spool
 from hanse.rpc import error_from_call
 from hanse.v1 import node_pb2, node_pb2_grpc
@@ -56,6 +57,8 @@ async def upload(
 ) -> node_pb2.Receipt:
     """Deliver the payload in `path`, whose SHA-256 is `digest`. Delivering it again gives the same receipt.
 
+    `stub` is a `TransferStub`.
+
     Runs until it is delivered: cancel it when the assignment is withdrawn. `peer` names the server in errors.
 
     Raises:
@@ -75,9 +78,9 @@ async def upload(
         end = CallEnd(call, peer=peer)
         try:
             await call.write(node_pb2.UploadRequest(open=request))
-            async for chunk in in_thread(chunks(path, offset=opened.committed, digest=digest)):
-                await call.write(node_pb2.UploadRequest(chunk=chunk))
-                journey.at(chunk.offset + len(chunk.data))
+            async for message in in_thread(packed_uploads(map_file(path), offset=opened.committed, digest=digest)):
+                await call.write(cast("node_pb2.UploadRequest", message))
+                journey.at(message.end)
             await call.done_writing()
             return await call
         except WRITE_FAILED as error:

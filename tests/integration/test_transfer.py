@@ -18,6 +18,7 @@ from hanse.artifacts import LocalStore
 from hanse.errors import FencedOut, Forbidden, HanseError, NotFound, SiteError
 from hanse.payload import CHUNK, Payload
 from hanse.payload.desk import UploadDesk, serve
+from hanse.payload.raw_chunks import TransferStub
 from hanse.payload.transfer import Patience, download, upload
 from hanse.rpc import ErrorInterceptor
 from hanse.security import (
@@ -174,7 +175,7 @@ def play(authority: Authority, tmp_path: Path) -> Callable[..., None]:
                     proxy.running() as proxy_port,
                     grpc.aio.secure_channel(f"127.0.0.1:{proxy_port}", credentials, options) as channel,
                 ):
-                    await scenario(Federation(service, proxy, node_pb2_grpc.NodeServiceStub(channel)))
+                    await scenario(Federation(service, proxy, TransferStub(channel)))
             finally:
                 await server.stop(None)
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import grpc.aio
 
 from hanse.errors import SiteError
+from hanse.payload.raw_chunks import TransferStub
 from hanse.security import Address, KeyPair, PeerIdentity, channel_credentials, channel_options, write_atomically
 from hanse.v1 import node_pb2_grpc
 from hanse_agent.files import read_json
@@ -128,8 +129,7 @@ def open_channel(
     channel = grpc.aio.secure_channel(
         str(address), channel_credentials(authority_pem, pair), options=channel_options(server_name=server_name)
     )
-    stub: node_pb2_grpc.NodeServiceAsyncStub = node_pb2_grpc.NodeServiceStub(channel)
-    return channel, stub
+    return channel, cast("node_pb2_grpc.NodeServiceAsyncStub", TransferStub(channel))
 
 
 def all_addresses(first: Address, others: Iterable[Address]) -> tuple[Address, ...]:

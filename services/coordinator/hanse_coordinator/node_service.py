@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 from google.protobuf.json_format import MessageToDict
@@ -17,7 +17,7 @@ from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OldFen
 from hanse.ledger import Transaction
 from hanse.logs import logger
 from hanse.payload import Payload
-from hanse.payload.desk import UploadDesk, serve
+from hanse.payload.desk import UploadDesk, serve_packed
 from hanse.rpc import INLINE_LIMIT, check_version, to_proto, version
 from hanse.security import PeerIdentity, peer_identity
 from hanse.v1 import node_pb2, node_pb2_grpc, payload_pb2
@@ -304,8 +304,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                 f"assignment {request.assignment[:64]} does not speak of artifact {request.digest.hex()[:12]}….",
                 code="NOT_ENTITLED",
             )
-        async for chunk in serve(self._store, request.digest, request.offset):
-            yield chunk
+        async for message in serve_packed(self._store, request.digest, request.offset):
+            yield cast("payload_pb2.PayloadChunk", message)
 
 
 async def _chain(
