@@ -22,7 +22,6 @@ from hanse.artifacts import LocalStore
 from hanse.errors import HanseError, OperatorError
 from hanse.ledger import Ledger
 from hanse.payload.raw_chunks import RawChunkHandlers
-from hanse.payload.raw_chunks import RawChunkHandlers
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
 from hanse.security import (
     Address,
