@@ -183,3 +183,19 @@ def grpc_status_name(error: HanseError) -> str:
         if cls in GRPC_STATUS:
             return GRPC_STATUS[cls]
     return "INTERNAL"
+
+
+_HTTP_STATUS: dict[str, int] = {
+    "NOT_FOUND": 404,
+    "FAILED_PRECONDITION": 409,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "ABORTED": 409,
+    "UNAVAILABLE": 503,
+    "INVALID_ARGUMENT": 400,
+}
+
+
+def http_status(error: HanseError) -> int:
+    """The HTTP status for an error."""
+    return _HTTP_STATUS.get(grpc_status_name(error), 500)

@@ -268,6 +268,7 @@ contribution = Table(
     Column("deleted_at", Double),
     Index(None, "phase"),
     Index(None, "job", "node", "size"),
+    Index(None, "node", "received_at"),
     Index(None, "digest"),
 )
 
@@ -331,4 +332,27 @@ event = Table(
     CheckConstraint("sequence >= 1", name="sequence"),
     Index(None, "job", "sequence"),
     Index(None, "node", "sequence"),
+)
+
+# ---- The dashboard's own two tables: the only ones that another program than the coordinator writes.
+login_session = Table(
+    "login_session",
+    metadata,
+    Column("id", Digest, primary_key=True),  # SHA-256 of the cookie's secret
+    _need("token", Text),
+    _need("sealed", LargeBinary),  # the operator's token, under a key that only the cookie holds
+    _need("created_at", Double),
+    _need("seen_at", Double),
+    _need("expires_at", Double),
+    Index(None, "expires_at"),
+)
+
+login_attempt = Table(
+    "login_attempt",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    _need("source", Text),
+    _need("at", Double),
+    _need("good", Boolean),
+    Index(None, "source", "at"),
 )

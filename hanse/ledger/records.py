@@ -289,3 +289,27 @@ class Event:
         """What was said beside the columns, decoded."""
         facts: Mapping[str, Any] = json.loads(self.body)["body"]
         return facts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoginSession:
+    """Somebody who is logged in to the dashboard."""
+
+    id: str
+    """SHA-256 of the secret in the cookie."""
+    token: str
+    sealed: bytes = dataclasses.field(repr=False)
+    """The operator's token, encrypted under a key that only the cookie holds."""
+    created_at: float
+    seen_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoginAttempt:
+    """An attempt to log in to the dashboard; too many bad ones from one source make it wait."""
+
+    id: int
+    source: str
+    at: float
+    good: bool

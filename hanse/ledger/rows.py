@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, bindparam, select, update
+from sqlalchemy import Connection, Executable, Select, Table, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hanse.errors import Conflict, NotFound
@@ -27,6 +27,10 @@ class Reads:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def rows(self, statement: Executable) -> Sequence[Any]:
+        """The rows of a question that this package does not ask itself, over the tables of `hanse.ledger.models`."""
+        return self._connection.execute(statement).all()
 
     @staticmethod
     def _select(table: Table, record: type[Any]) -> Select[Any]:

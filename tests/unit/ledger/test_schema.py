@@ -42,6 +42,8 @@ RECORDS = {
     "metric": records.Metric,
     "picture": records.Picture,
     "event": records.Event,
+    "login_session": records.LoginSession,
+    "login_attempt": records.LoginAttempt,
 }
 
 

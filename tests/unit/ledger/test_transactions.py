@@ -156,7 +156,7 @@ def test_a_transition_costs_few_statements(world) -> None:
 def test_a_full_disk_is_an_error_of_the_platform_with_a_remedy(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     sqlalchemy_event.listen(
-        ledger._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 60")
+        ledger._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 90")
     )
     ledger.migrate()
     epoch = ledger.take_lease("coordinator")

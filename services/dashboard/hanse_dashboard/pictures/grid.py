@@ -1,0 +1,66 @@
+"""Rounds and nodes: one look tells a node that is always late from a round that broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from markupsafe import Markup
+
+from hanse_dashboard.pictures.svg import el, picture, rect, shorten, text, title
+from hanse_dashboard.queries.rounds import Cell, Grid
+from hanse_dashboard.words import span, state
+
+__all__ = ["draw_grid"]
+
+_LABEL, _TOP, _ROW, _WIDEST = 150.0, 26.0, 22.0, 34.0
+_MARKS = {"bad": "×", "warn": "!", "idle": "–", "wait": "·"}
+
+
+def draw_grid(grid: Grid, link: Callable[[int], str], node_link: Callable[[str], str]) -> Markup:
+    """A column a round, a row a node; a bar in each cell tells how long the node worked."""
+    columns = max(len(grid.rounds), 1)
+    width = min(_WIDEST, max(16.0, 780.0 / columns))
+    place = {number: _LABEL + index * width for index, number in enumerate(grid.rounds)}
+    row = {node: _TOP + index * _ROW for index, node in enumerate(grid.nodes)}
+    every = max(1, round(40 / width))
+    shapes = [
+        el(
+            "a",
+            [text(x + width / 2, _TOP - 9, str(number), class_="axis", text_anchor="middle")],
+            href=link(number),
+            aria_label=f"Round {number}",
+        )
+        for number, x in place.items()
+        if number % every == 0 or number in (grid.rounds[0], grid.rounds[-1])
+    ]
+    for node, y in row.items():
+        words = shorten(node, 18) + (" ○" if node in grid.unseen else "")
+        tip = f"{node} (unseen: never trains)" if node in grid.unseen else node
+        label = text(_LABEL - 10, y + 15, words, class_="label", text_anchor="end")
+        shapes.append(el("a", [title(tip), label], href=node_link(node), tabindex=-1))
+    shapes += [_cell(cell, place[cell.round], row[cell.node], width, link(cell.round)) for cell in grid.cells]
+    total = _LABEL + columns * width + 4
+    return picture(
+        total,
+        _TOP + len(grid.nodes) * _ROW + 6,
+        shapes,
+        label=f"{len(grid.nodes)} nodes in rounds {grid.rounds[0]} to {grid.rounds[-1]}"
+        if grid.rounds
+        else "No rounds yet",
+        kind="grid",
+    )
+
+
+def _cell(cell: Cell, x: float, y: float, width: float, href: str) -> Markup:
+    shown = state(cell.state)
+    inner, height = width - 3, _ROW - 3
+    bar = max(2.0, cell.share * height)
+    tip = f"{cell.node}, round {cell.round}: {shown.word}" + (f", {span(cell.seconds)} at work" if cell.seconds else "")
+    shapes = [
+        title(tip),
+        rect(x, y, inner, height, rx=2, class_=f"soft-{shown.tone}"),
+        rect(x, y + height - bar, inner, bar, rx=1, class_=f"solid-{shown.tone}"),
+    ]
+    if mark := _MARKS.get(shown.tone):
+        shapes.append(text(x + inner / 2, y + height / 2 + 4.5, mark, class_="mark", text_anchor="middle"))
+    return el("a", shapes, href=href, tabindex=-1)

@@ -1,0 +1,333 @@
+"""Nodes on two axes, trust and health; and what left each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, func, or_, select
+
+from hanse.errors import Reason
+from hanse.ledger import Certificate, Invitation, Node, Trust, View, models
+from hanse_dashboard.queries.paging import Instant, Moment, Page, page_of, split_cursor
+
+__all__ = [
+    "DatasetOffer",
+    "EgressRow",
+    "EgressTotal",
+    "NodeDetail",
+    "NodeRow",
+    "egress_rows",
+    "egress_totals",
+    "node_counts",
+    "node_detail",
+    "node_rows",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """A node in a list."""
+
+    name: str
+    trust: str
+    """invited, pending, approved or revoked."""
+    health: str
+    """online, slow, offline, never_seen; unknown while the coordinator does not answer."""
+    last_seen: Moment
+    certificate_expires: Moment
+    renewal_overdue: bool
+    """Less than a quarter of its certificate's life is left: it should have renewed long ago."""
+    program: str
+    labels: Mapping[str, str]
+    datasets: Sequence[str]
+    methods: Sequence[str]
+    fingerprint: str
+    reason: Reason | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOffer:
+    """What a node says about a dataset; never a record."""
+
+    name: str
+    kind: str
+    rows: int
+    columns: Sequence[str]
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDetail:
+    """One node."""
+
+    node: NodeRow
+    record: Node
+    offers: Sequence[DatasetOffer]
+    certificates: Sequence[Certificate]
+    invitations: Sequence[Invitation]
+    jobs: int
+    rounds: int
+    bytes: int
+    contributions: int
+    sequence: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EgressRow:
+    """Something that left a node and arrived: the receipt's side of the site's own egress journal."""
+
+    at: Instant
+    node: str
+    job: str
+    job_name: str
+    method: str
+    dataset: str
+    round: int
+    phase: str
+    purpose: str
+    bytes: int
+    digest: str
+    late: bool
+    deleted_at: Moment
+    """When the bytes were removed here; digest and size stay."""
+    assignment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EgressTotal:
+    """What left a node for one job."""
+
+    job: str
+    job_name: str
+    method: str
+    dataset: str
+    submitted_by: str
+    contributions: int
+    bytes: int
+    first_at: Instant
+    last_at: Instant
+
+
+def node_row(node: Node, expiry: tuple[float, float] | None, *, slow: bool, known: bool, now: float) -> NodeRow:
+    """A node as it is shown. `expiry`: its last good certificate's life."""
+    if node.last_seen_at is None and not node.online:
+        health = "never_seen"
+    elif node.online and not known:
+        health = "unknown"
+    elif node.online:
+        health = "slow" if slow else "online"
+    else:
+        health = "offline"
+    overdue = expiry is not None and expiry[1] - now < (expiry[1] - expiry[0]) / 4
+    return NodeRow(
+        name=node.name,
+        trust=node.trust.value,
+        health=health,
+        last_seen=now if health in ("online", "slow") else node.last_seen_at,
+        certificate_expires=expiry[1] if expiry else None,
+        renewal_overdue=overdue and node.trust is Trust.APPROVED,
+        program=node.program or "",
+        labels=dict(node.labels),
+        datasets=[str(offer.get("name", "")) for offer in node.datasets],
+        methods=list(node.methods),
+        fingerprint=node.pending_fingerprint or node.fingerprint or "",
+        reason=node.reason,
+    )
+
+
+def _expiries(view: View, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    table = models.certificate
+    statement = select(table.c.node, table.c.not_before, table.c.not_after)
+    statement = statement.where(table.c.node.in_(names), table.c.revoked_at.is_(None)).order_by(table.c.not_after)
+    return {node: (before, after) for node, before, after in view.rows(statement)}
+
+
+def node_rows(
+    view: View,
+    *,
+    now: float,
+    coordinator_answers: bool,
+    slow: frozenset[str] = frozenset(),
+    trust: Sequence[Trust] = (),
+    online: bool | None = None,
+    text: str = "",
+    after: str = "",
+    limit: int = 100,
+) -> Page[NodeRow]:
+    """Nodes in order of name; `text` is a part of the name."""
+    table = models.node
+    statement = view._select(table, Node).where(table.c.name > after).order_by(table.c.name).limit(limit + 1)
+    if trust:
+        statement = statement.where(table.c.trust.in_([word.value for word in trust]))
+    if online is not None:
+        statement = statement.where(table.c.online.is_(online))
+    if text:
+        statement = statement.where(func.lower(table.c.name).contains(text.lower(), autoescape=True))
+    nodes = view._all(Node, statement)
+    expiries = _expiries(view, [node.name for node in nodes])
+    rows = [
+        node_row(node, expiries.get(node.name), slow=node.name in slow, known=coordinator_answers, now=now)
+        for node in nodes
+    ]
+    return page_of(rows, limit, lambda row: row.name)
+
+
+def node_counts(view: View) -> dict[str, int]:
+    """How many nodes there are by trust, and how many approved ones are `online`."""
+    table = models.node
+    counts: dict[str, int] = {}
+    for trust, online, count in view.rows(
+        select(table.c.trust, table.c.online, func.count()).group_by(table.c.trust, table.c.online)
+    ):
+        counts[trust] = counts.get(trust, 0) + count
+        if online and trust == Trust.APPROVED.value:
+            counts["online"] = counts.get("online", 0) + count
+    return counts
+
+
+def node_detail(view: View, name: str, *, now: float, coordinator_answers: bool, slow: bool = False) -> NodeDetail:
+    """One node.
+
+    Raises:
+        NotFound: there is no such node.
+    """
+    node = view.node(name)
+    given, part = models.contribution, models.participation
+    count, size = view.rows(select(func.count(), func.sum(given.c.size)).where(given.c.node == name))[0]
+    phase, assignment = models.phase, models.assignment
+    pairs = (
+        select(phase.c.job, phase.c.round)
+        .join(assignment, assignment.c.phase == phase.c.id)
+        .where(assignment.c.node == name, phase.c.round > 0)
+        .distinct()
+        .subquery()
+    )
+    rounds = view.rows(select(func.count()).select_from(pairs))[0][0]
+    jobs = view.rows(select(func.count()).where(part.c.node == name, part.c.decision == "accepted"))[0][0]
+    return NodeDetail(
+        node=node_row(node, _expiries(view, [name]).get(name), slow=slow, known=coordinator_answers, now=now),
+        record=node,
+        offers=[_offer(offer) for offer in node.datasets],
+        certificates=view.certificates(name)[:20],
+        invitations=view.invitations(name)[:20],
+        jobs=jobs,
+        rounds=rounds,
+        bytes=int(size or 0),
+        contributions=count,
+        sequence=view.head().sequence,
+    )
+
+
+def _offer(offer: Mapping[str, Any]) -> DatasetOffer:
+    try:
+        rows = int(offer.get("rows", 0))
+    except (TypeError, ValueError):
+        rows = 0
+    columns = [str(column.get("name", "")) for column in offer.get("columns", ()) if isinstance(column, dict)]
+    return DatasetOffer(
+        name=str(offer.get("name", "")),
+        kind=str(offer.get("kind", "")),
+        rows=rows,
+        columns=columns,
+        target=str(offer.get("target", "")),
+    )
+
+
+def egress_rows(
+    view: View, node: str, *, job: str = "", since: float = 0.0, after: str = "", limit: int = 100
+) -> Page[EgressRow]:
+    """What left a node, newest first.
+
+    Raises:
+        OperatorError: `after` is no place in this list.
+    """
+    given, phase, work = models.contribution, models.phase, models.job
+    statement = (
+        select(given, phase.c.round, phase.c.name, phase.c.purpose, work.c.name, work.c.method, work.c.dataset)
+        .join(phase, phase.c.id == given.c.phase)
+        .join(work, work.c.id == given.c.job)
+        .where(given.c.node == node)
+        .order_by(given.c.received_at.desc(), given.c.assignment.desc())
+        .limit(limit + 1)
+    )
+    if job:
+        statement = statement.where(given.c.job == job)
+    if since:
+        statement = statement.where(given.c.received_at >= since)
+    if after:
+        at, key = split_cursor(after)
+        same = and_(given.c.received_at == at, given.c.assignment < key)
+        statement = statement.where(or_(given.c.received_at < at, same))
+    rows = [
+        EgressRow(
+            assignment=row[0],
+            job=row[2],
+            node=row[3],
+            digest=row[4],
+            bytes=row[5],
+            at=row[6],
+            late=bool(row[7]),
+            deleted_at=row[8],
+            round=row[9],
+            phase=row[10],
+            purpose=row[11],
+            job_name=row[12],
+            method=row[13],
+            dataset=row[14],
+        )
+        for row in view.rows(statement)
+    ]
+    return page_of(rows, limit, lambda row: f"{row.at!r}~{row.assignment}")
+
+
+def egress_totals(view: View, node: str, *, limit: int = 100) -> list[EgressTotal]:
+    """What left a node, by job, the newest first."""
+    given, work = models.contribution, models.job
+    sums = (
+        select(
+            given.c.job,
+            func.count().label("count"),
+            func.sum(given.c.size).label("size"),
+            func.min(given.c.received_at).label("first"),
+            func.max(given.c.received_at).label("last"),
+        )
+        .where(given.c.node == node)
+        .group_by(given.c.job)
+        .subquery()
+    )
+    statement = (
+        select(sums, work.c.name, work.c.method, work.c.dataset, work.c.submitted_by)
+        .join(work, work.c.id == sums.c.job)
+        .order_by(sums.c.last.desc())
+        .limit(limit)
+    )
+    return [
+        EgressTotal(
+            job=row[0],
+            contributions=row[1],
+            bytes=int(row[2]),
+            first_at=row[3],
+            last_at=row[4],
+            job_name=row[5],
+            method=row[6],
+            dataset=row[7],
+            submitted_by=row[8],
+        )
+        for row in view.rows(statement)
+    ]
+
+
+def policy_history(view: View, node: str, *, limit: int = 20) -> list[Mapping[str, Any]]:
+    """What the ledger heard of a node's refusals: which rule of the site's policy, when, for which job."""
+    table = models.event
+    statement = select(table.c.sequence, table.c.at, table.c.kind, table.c.job, table.c.body)
+    statement = statement.where(
+        table.c.node == node, table.c.kind.in_(["offer_refused", "assignment_refused"])
+    ).order_by(table.c.sequence.desc())
+    return [
+        {"sequence": row[0], "at": row[1], "kind": row[2], "job": row[3], "facts": json.loads(row[4]).get("body", {})}
+        for row in view.rows(statement.limit(limit))
+    ]

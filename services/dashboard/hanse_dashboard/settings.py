@@ -1,0 +1,85 @@
+"""The dashboard's configuration: a YAML file, and `HANSE_DASHBOARD_…` variables, which win over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from hanse.errors import OperatorError
+from hanse.settings import Duration, Settings, validate
+
+__all__ = ["DashboardSettings", "load"]
+
+PREFIX = "HANSE_DASHBOARD_"
+
+
+class DashboardSettings(Settings):
+    """Every key of the dashboard's configuration."""
+
+    name: str = "federation"
+    """What the federation is called on every page."""
+    ledger: str
+    """Database URL of the ledger: `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`."""
+    artifacts: Path | None = None
+    """Folder of the artifact store, where this machine reaches it; else pictures come from the coordinator."""
+    coordinator: str
+    """host:port of the coordinator's control port."""
+    authority: Path
+    """The federation's root certificate (PEM)."""
+    nodes_address: str = ""
+    """host:port at which agents reach the coordinator; shown in the onboarding commands."""
+    listen: str = "127.0.0.1:7480"
+    """Where browsers call; port 0: any free one."""
+    certificate: Path | None = None
+    """Certificate (PEM), to speak TLS here; empty: plain HTTP, for loopback or behind an ingress that ends TLS."""
+    key: Path | None = None
+    """Its private key; default: in the certificate's file."""
+    root_path: str = Field("", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
+    """The path under which an ingress shows the dashboard, for instance `/hanse`. The ingress may strip it or not."""
+    public_url: str = ""
+    """The address in the browser's bar (`https://federation.example.org`), where a proxy hides it."""
+    trusted_proxies: str = "127.0.0.1"
+    """Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed, with commas between; `*`: all."""
+    session_lifetime: Duration = timedelta(hours=12)
+    """After so long, everybody logs in again."""
+    session_idle: Duration = timedelta(hours=1)
+    """Whoever asked for nothing for so long logs in again."""
+    login_attempts: int = Field(10, ge=1)
+    """Bad attempts to log in from one address within `login_window`, before it must wait."""
+    login_window: Duration = timedelta(minutes=5)
+    login_link_sha256: str = Field("", pattern="^([0-9a-f]{64})?$")
+    """SHA-256 of a code that logs somebody in once with the token in `login_link_token` (`hanse up` makes one)."""
+    login_link_token: Path | None = None
+    heartbeat: Duration = timedelta(seconds=10)
+    """How often a live page hears that it is still connected."""
+    largest_export: int = Field(100_000, ge=1)
+    """Rows of a CSV export."""
+    ports_file: Path | None = None
+    """Where to write the bound port (JSON), once the dashboard answers."""
+    log_json: bool = False
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+
+def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> DashboardSettings:
+    """Read the file, if there is one, and the environment.
+
+    Raises:
+        OperatorError: unreadable, or a wrong or unknown key; the sentence names it.
+    """
+    document: Any = {}
+    if path is not None:
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise OperatorError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+        if not isinstance(document, dict):
+            raise OperatorError(f"{path} must hold keys and values, not {type(document).__name__}.")
+    names = {PREFIX + key.upper(): key for key in DashboardSettings.model_fields}
+    given = {key: environment[name] for name, key in names.items() if environment.get(name)}
+    return validate(DashboardSettings, document | given, source=str(path or "the environment"))
