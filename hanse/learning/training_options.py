@@ -67,6 +67,9 @@ class TrainingOptions(Settings):
     """Of training images."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. `auto`: on the GPU if there is one. Bytes repeat only on the same kind of device."""
+    also_read: tuple[UnseenReadOut, ...] = ()
+    """Further ways in which unseen nodes read the model, each with figures of its own (`batch_stats_accuracy`); see
+    `unseen_bn` of the method gperxan."""
     evaluation_batch_size: int = Field(256, ge=2)
     """Rows at once when evaluating; the `batch_stats` read-out takes its statistics over these."""
 

@@ -1,0 +1,68 @@
+"""Evaluation phases whose figures steer the job: which round's model is the result, and how much a node counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hanse.evaluation import EvaluationAggregation
+from hanse.method import Contribution, MetricValue, Outcome, Phase, Scope
+from hanse.payload import Payload
+from hanse_aggregator.plugins.averaging_round import Carried
+
+FITTED = "fitted_"
+"""Begins the names of figures of models as trained at the nodes, before they were averaged."""
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Metric, then node, to value; of the nodes that train alone."""
+
+
+class SteeringEvaluation:
+    """An evaluation that is told what to make of the figures.
+
+    `steer(figures, notes)` is given the metrics of the nodes that train and the state's notes, and returns the notes of
+    the next state, a model or none, and further metrics.
+    """
+
+    def __init__(
+        self,
+        phase: Phase,
+        state: Payload,
+        *,
+        then: Callable[[], Phase | None],
+        steer: Callable[[Figures, dict[str, Any], Carried], tuple[dict[str, Any], Payload | None, list[MetricValue]]],
+    ) -> None:
+        self._inner = EvaluationAggregation(phase, state, then=then)
+        self._carried = Carried.from_payload(state)
+        self._steer = steer
+        self._unseen: set[str] = set()
+
+    def add(self, contribution: Contribution) -> None:
+        """Take the metrics of one node; see `EvaluationAggregation.add`."""
+        self._inner.add(contribution)
+        if contribution.unseen:
+            self._unseen.add(contribution.node)
+
+    def finish(self) -> Outcome:
+        """The evaluation's outcome, with what the method made of it."""
+        outcome = self._inner.finish()
+        figures: dict[str, dict[str, float]] = {}
+        for metric in outcome.metrics:
+            if metric.scope is Scope.NODE and metric.node not in self._unseen:
+                figures.setdefault(metric.name, {})[metric.node] = metric.value
+        notes, model, metrics = self._steer(figures, dict(self._carried.notes), self._carried)
+        return dataclasses.replace(
+            outcome,
+            state=dataclasses.replace(self._carried, notes=notes).to_payload(),
+            model=model,
+            metrics=(*outcome.metrics, *metrics),
+        )
+
+
+def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+    """The mean over the nodes that have both, weighted; None when there are none."""
+    both = [node for node in values if weights.get(node, 0) > 0]
+    total = math.fsum(weights[node] for node in both)
+    return math.fsum(values[node] * weights[node] for node in both) / total if total else None

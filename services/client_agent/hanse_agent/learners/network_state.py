@@ -1,0 +1,86 @@
+"""What a node keeps of a network between assignments: its own arrays, the optimiser, and what it measured.
+
+One safetensors file in the state folder; nothing is pickled. Unlike the margins of boosting, none of it can be computed
+again: a file that cannot be read is a fault that a person hears of.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.errors import InvalidPayload, SiteError
+from hanse.payload.safetensors import read_safetensors, safetensors_file
+
+FILE = "network.safetensors"
+_FORMAT = 1
+_OWN, _OPTIMISER, _FITTED, _FACTS = "own:", "optimiser:", "fitted:", "facts"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NetworkState:
+    """After the round `round`: `own`, the arrays that are not everybody's; `optimiser` by `PARAMETER/KEY`;
+    `fitted`, evaluation sums of the model as trained here, before it was averaged."""
+
+    round: int = 0
+    own: Arrays = field(default_factory=dict)
+    optimiser: Arrays = field(default_factory=dict)
+    fitted: Arrays = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write into an empty folder."""
+        parts = {_OWN: self.own, _OPTIMISER: self.optimiser, _FITTED: self.fitted}
+        arrays = {start + name: array for start, part in parts.items() for name, array in part.items()}
+        arrays[_FACTS] = np.array([_FORMAT, self.round], dtype=np.int64)
+        with (folder / FILE).open("wb") as file:
+            file.write(safetensors_file(arrays).data)
+
+    @classmethod
+    def load(cls, folder: Path | None) -> NetworkState:
+        """What a folder holds; nothing before the first round.
+
+        Raises:
+            SiteError: the file is damaged or of another version.
+        """
+        if folder is None or not (folder / FILE).exists():
+            return cls()
+        try:
+            arrays = read_safetensors(np.fromfile(folder / FILE, dtype=np.uint8), str(folder / FILE))
+            format_, round_number = (int(fact) for fact in arrays.pop(_FACTS))
+            if format_ != _FORMAT:
+                raise InvalidPayload(f"it is of format {format_}, not {_FORMAT}.")
+        except (OSError, KeyError, ValueError, InvalidPayload) as error:
+            raise SiteError(
+                f"What this node keeps of the job ({folder / FILE}) cannot be read: {error}",
+                code="STATE_DAMAGED",
+                remedy="Restore the agent's state folder from a backup, or start a new job.",
+            ) from error
+
+        def part(start: str) -> Arrays:
+            return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+
+        return cls(
+            round=round_number,
+            own=part(_OWN),
+            optimiser=part(_OPTIMISER),
+            fitted=part(_FITTED),
+        )
+
+
+def carry_over(source: Path | None, target: Path) -> None:
+    """The state is as before: a further name of the same file where the disk allows it."""
+    if source is None or not (source / FILE).exists():
+        return
+    try:
+        os.link(source / FILE, target / FILE)
+    except OSError:
+        shutil.copyfile(source / FILE, target / FILE)

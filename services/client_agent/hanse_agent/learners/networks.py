@@ -1,0 +1,322 @@
+"""The node half of every method that trains a network and averages it: FedAvg, FedProx, FedBN, gPerXAN.
+
+A `train` phase loads the shared arrays, trains, and sends the difference; whatever belongs to the node stays in its
+state folder. An `evaluate` phase judges the round's model on held-out rows, with the node's own arrays where it has
+trained. What kind of records, loss and figures: a subclass says by its `NodeTask`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hanse.errors import InvalidPayload, MethodError, SiteError
+from hanse.learning.arrays import Int64
+from hanse.learning.compression import CompressionOptions
+from hanse.learning.local_training import Task, derived_seed, train
+from hanse.learning.training_options import TrainingOptions, UnseenReadOut, learning_rate
+from hanse.method import Assignment, Dataset, JobContext
+from hanse.models import Model, Role, load_model
+from hanse.payload import Payload
+from hanse.payload.compressing import compressed_delta, keep_residuals
+from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum, metrics_payload
+from hanse.payload.models import read_roles
+from hanse.settings import validate
+from hanse_agent.learners.network_state import NetworkState, carry_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
+FITTED = "fitted_"
+"""Begins the names of figures of the model as trained at the node, before it was averaged."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class NetworkModel(Model, Protocol):
+    """A registered model that is a network."""
+
+    def build(self) -> nn.Module:
+        """The network, with arbitrary weights."""
+
+
+class NodeTask(Task, Protocol):
+    """A node's records as a task: which rows are for training and which are held out, and the figures.
+
+    Every row of an unseen node is for evaluation.
+    """
+
+    training: Int64
+    held_out: Int64
+    everything: Int64
+
+    def evaluate(
+        self, network: nn.Module, rows: Int64, reading: UnseenReadOut | None, progress: Callable[[float, str], None]
+    ) -> dict[str, MetricSum]:
+        """The figures of a network on rows; `reading` is None for a node with statistics of its own."""
+
+    def evaluate_ensemble(self, networks: list[Callable[[], nn.Module]], rows: Int64) -> dict[str, MetricSum]:
+        """The figures of the mean of several networks' predictions, each made when its turn comes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Setup:
+    """What follows from the job alone, kept warm."""
+
+    key: str
+    model: NetworkModel
+    options: TrainingOptions
+    compression: CompressionOptions
+    readings: tuple[UnseenReadOut, ...]
+    network: nn.Module
+    roles: Mapping[str, Role]
+    initial: Arrays
+
+
+class NetworkLearner(ABC):
+    """Trains a registered network on a node's records. Subclasses say how records become a task."""
+
+    version: ClassVar[str] = "1"
+    dataset_kinds: ClassVar[tuple[str, ...]] = ()
+    training: ClassVar[type[TrainingOptions]] = TrainingOptions
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._records: Any = None
+        self._kept: _Setup | None = None
+        self._task: NodeTask | None = None
+
+    @abstractmethod
+    def task(self, records: Any, model: NetworkModel, options: TrainingOptions, device: torch.device) -> NodeTask:
+        """The records as a task.
+
+        Raises:
+            SiteError: they do not fit the model; the sentence says how.
+        """
+
+    def perform(self, assignment: Assignment) -> Payload:
+        """Do a `train` or an `evaluate` phase.
+
+        Raises:
+            SiteError: records that do not fit, or a state folder that cannot be read.
+            InvalidPayload: an instruction whose arrays are not those of the job's model.
+            MethodError: training diverged, or the phase is unknown.
+        """
+        assignment.progress(0.0, "preparing")
+        setup = self._setup(assignment.job)
+        if self._records is None:
+            self._records = self._dataset.load()
+        if self._task is None:
+            device = next(setup.network.parameters()).device
+            self._task = self.task(self._records, setup.model, setup.options, device)
+        shared = _shared(assignment, setup)
+        if assignment.phase == "train":
+            return self._train(assignment, setup, self._task, shared)
+        if assignment.phase == "evaluate":
+            carry_over(assignment.state, assignment.next_state)
+            keep_residuals(assignment)
+            return metrics_payload(self._evaluate(assignment, setup, self._task, shared))
+        raise MethodError(f"The method '{assignment.job.method}' has no phase '{assignment.phase}'.")
+
+    def _train(self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays) -> Payload:
+        if assignment.unseen:
+            raise MethodError(f"The unseen node '{assignment.node}' was asked to train.")
+        job, options = assignment.job, setup.options
+        kept = NetworkState.load(assignment.state)
+        self._load(setup, {**shared, **_own(setup, kept)})
+        device = next(setup.network.parameters()).device
+        report = train(
+            setup.network,
+            task,
+            task.training,
+            options,
+            rate=learning_rate(options.learning_rate, options.schedule, assignment.round, job.rounds),
+            seed=derived_seed(job.seed, assignment.node, assignment.round),
+            shared={name: torch.from_numpy(np.array(array)).to(device) for name, array in shared.items()}
+            if options.proximal
+            else {},
+            optimiser={name: torch.from_numpy(array) for name, array in kept.optimiser.items()},
+            progress=assignment.progress,
+        )
+        after = {name: np.asarray(tensor.cpu().numpy()) for name, tensor in setup.network.state_dict().items()}
+        fitted: dict[str, MetricSum] = {}
+        if job.evaluation.due(assignment.round, job.rounds):
+            fitted = task.evaluate(setup.network, task.held_out, None, assignment.progress)
+        differences = {
+            name: np.asarray(after[name] - array, dtype=np.float32)
+            for name, array in shared.items()
+            if _is_averaged(array)
+        }
+        absolute = {name: after[name] for name, role in setup.roles.items() if role is Role.EVALUATION_ONLY}
+        NetworkState(
+            round=assignment.round,
+            own={name: array for name, array in after.items() if setup.roles[name] not in SHARED},
+            optimiser={name: tensor.numpy() for name, tensor in report.optimiser.items()},
+            fitted={name: _with_bits(each) for name, each in fitted.items()},
+        ).save(assignment.next_state)
+        return compressed_delta(
+            assignment,
+            examples=len(task.training),
+            shared=differences,
+            absolute=absolute,
+            options=setup.compression,
+        )
+
+    def _evaluate(self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays) -> dict[str, MetricSum]:
+        if assignment.unseen:
+            return self._evaluate_unseen(assignment, setup, task, shared)
+        kept = NetworkState.load(assignment.state)
+        self._load(setup, {**shared, **_own(setup, kept)})
+        figures = task.evaluate(setup.network, task.held_out, None, assignment.progress)
+        if kept.round == assignment.round:
+            figures |= {prefixed(FITTED, name): _without_bits(array) for name, array in kept.fitted.items()}
+        return figures
+
+    def _evaluate_unseen(
+        self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays
+    ) -> dict[str, MetricSum]:
+        """Every row, in the job's way of reading; further ways under names of their own."""
+        given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
+        figures: dict[str, MetricSum] = {}
+        for place, reading in enumerate(setup.readings):
+            if reading == "client_ensemble":
+                found = task.evaluate_ensemble(self._members(setup, shared, given), task.everything)
+            else:
+                averaged = {name: array for name, array in given.items() if "/" not in name}
+                own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
+                missing = [name for name in own if _is_averaged(own[name]) and name not in averaged]
+                if reading == "average" and missing:
+                    raise MethodError(
+                        f"An unseen node has no value for '{missing[0]}', which does not leave the nodes that train.",
+                        remedy="Set method_config.unseen_bn to in_only or batch_stats, or bn_upload to "
+                        "average_for_unseen.",
+                        code="NO_UNSEEN_VALUES",
+                    )
+                self._load(setup, {**shared, **own, **averaged})
+                found = task.evaluate(setup.network, task.everything, reading, assignment.progress)
+            figures |= {name if place == 0 else prefixed(f"{reading}_", name): each for name, each in found.items()}
+        return figures
+
+    def _members(self, setup: _Setup, shared: Arrays, given: Arrays) -> list[Callable[[], nn.Module]]:
+        """The networks of the nodes that trained, made one after another in the place of this one."""
+        own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
+        groups: dict[str, dict[str, NDArray[Any]]] = {}
+        for name, array in given.items():
+            member, mark, rest = name.partition("/")
+            if mark:
+                groups.setdefault(member, {})[rest] = array
+        if not groups:
+            raise MethodError("The ensemble's arrays did not arrive.", code="NO_UNSEEN_VALUES")
+
+        def network(arrays: Arrays) -> nn.Module:
+            self._load(setup, {**shared, **own, **arrays})
+            return setup.network
+
+        return [partial(network, arrays) for _, arrays in sorted(groups.items())]
+
+    def _setup(self, job: JobContext) -> _Setup:
+        key = json.dumps([job.method, job.model, job.seed, dict(job.config)], sort_keys=True, default=str)
+        if self._kept is None or self._kept.key != key:
+            config = job.config
+            options = validate(self.training, dict(config.get("training", {})), source="method_config.training")
+            model: Any = load_model(job.model, config.get("model", {}))
+            first = config.get("unseen_bn", "average")
+            self._kept = _Setup(
+                key=key,
+                model=model,
+                options=options,
+                compression=CompressionOptions.model_validate(config.get("compression", {})),
+                readings=(first, *(each for each in options.also_read if each != first)),
+                network=model.build().to(_device(options)),
+                roles=model.roles(),
+                initial=model.initial_state(job.seed),
+            )
+            self._task = None
+        return self._kept
+
+    def _load(self, setup: _Setup, arrays: Arrays) -> None:
+        tensors: dict[str, Tensor] = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        try:
+            setup.network.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise MethodError(
+                f"The arrays do not fit the network: {' '.join(str(error).split())[:300]}",
+                remedy="Start a new job: its model was configured in another way before.",
+                code="STATE_MISMATCH",
+            ) from error
+
+
+def prefixed(start: str, name: str) -> str:
+    """The name of a figure with a beginning, so that a confusion matrix is read as `fitted_accuracy`."""
+    return start.rstrip("_") if name == "confusion" else start + name
+
+
+def _shared(assignment: Assignment, setup: _Setup) -> Arrays:
+    """The instruction's arrays, checked against the job's model."""
+    payload = assignment.instruction
+    roles = read_roles(payload)
+    wanted = {name: role for name, role in setup.roles.items() if role in SHARED}
+    remedy = "Check that this site has the same version of the model's package as the aggregator."
+    if payload.header.model_state.model != assignment.job.model or roles != wanted:
+        odd = sorted(set(roles.items()) ^ set(wanted.items()))
+        raise InvalidPayload(
+            f"The instruction's arrays are not those of the model '{assignment.job.model}' here"
+            + (f": see '{odd[0][0]}' ({odd[0][1]})." if odd else "."),
+            remedy=remedy,
+        )
+    for name in wanted:
+        mine, array = setup.initial[name], payload.arrays[name]
+        if array.shape != mine.shape or array.dtype != mine.dtype:
+            raise InvalidPayload(
+                f"The instruction's array '{name}' is {array.dtype} {array.shape}, and here {mine.dtype} {mine.shape}.",
+                remedy=remedy,
+            )
+    return {name: payload.arrays[name] for name in wanted}
+
+
+def _own(setup: _Setup, kept: NetworkState) -> Arrays:
+    """What belongs to the node: as it kept it, or as everybody begins."""
+    own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
+    return own | {name: array for name, array in kept.own.items() if name in own}
+
+
+def _device(options: TrainingOptions) -> torch.device:
+    found = torch.cuda.is_available()
+    if options.device == "cuda" and not found:
+        raise SiteError(
+            "The job wants a GPU, and there is none here.",
+            code="NO_GPU",
+            remedy="Set training.device to auto, or take this node out of the job.",
+        )
+    if found and options.device != "cpu":
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+        return torch.device("cuda")
+    return torch.device("cpu")
+
+
+def _is_averaged(array: NDArray[Any]) -> bool:
+    return bool(np.issubdtype(array.dtype, np.floating))
+
+
+def _with_bits(each: MetricSum) -> NDArray[np.int64]:
+    """Sums as one flat array: form, fraction bits, then the numbers."""
+    return np.concatenate([np.array([each.form, each.fraction_bits], dtype=np.int64), each.array.ravel()])
+
+
+def _without_bits(array: NDArray[np.int64]) -> MetricSum:
+    form, bits, numbers = int(array[0]), int(array[1]), array[2:]
+    if form == ConfusionSum.form:
+        side = round(len(numbers) ** 0.5)
+        return ConfusionSum(numbers.reshape(side, side))
+    return RatioSum(numbers, bits)
