@@ -29,11 +29,15 @@ def up(
             help="Name or address at which nodes on other machines reach this one. Without it, only this machine does.",
         ),
     ] = "",
+    dashboard_port: Annotated[
+        int | None, typer.Option(show_default="7480", min=0, max=65535, help=f"For browsers; {_PORT}")
+    ] = None,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve no pages.")] = False,
     foreground_logs: Annotated[
         bool, typer.Option("--foreground-logs", help="Logs of the programs to standard error instead of files.")
     ] = False,
 ) -> Answer | None:
-    """Start coordinator and aggregator here, and keep them running until Ctrl-C or SIGTERM.
+    """Start coordinator, aggregator and dashboard here, and keep them running until Ctrl-C or SIGTERM.
 
     The first start makes authority, certificates and an admin token in the state folder; later starts use them.
     """
@@ -41,11 +45,16 @@ def up(
     import signal
     import threading
 
-    from hanse.embedded import EmbeddedFederation, EmbeddedOptions
+    from hanse.embedded import EmbeddedFederation, EmbeddedOptions, dashboard_is_installed
 
     folder = run.state or Path(os.environ.get("HANSE_STATE") or "hanse-state")
     options = EmbeddedOptions(
-        node_port=node_port, control_port=control_port, nodes_address=nodes_address, foreground_logs=foreground_logs
+        node_port=node_port,
+        control_port=control_port,
+        nodes_address=nodes_address,
+        foreground_logs=foreground_logs,
+        dashboard=dashboard_is_installed() and not no_dashboard,
+        dashboard_port=dashboard_port,
     )
     asked = threading.Event()
     federation = EmbeddedFederation(folder, options, say=run.note)
@@ -79,11 +88,14 @@ def _answer(federation: object) -> Answer:
         "token": str(federation.token_file),
         "ledger": str(federation.ledger_file),
         "logs": str(federation.logs) if federation.logs else None,
+        "dashboard": federation.dashboard.address if federation.dashboard else None,
+        "login_link": federation.dashboard.login_link if federation.dashboard else None,
     }
     text = fields(
         [
             ("nodes", f"{data['nodes']}  (mutual TLS; agents dial in here)"),
             ("control", f"{data['control']}  (TLS and a token; the command line and dashboards)"),
+            ("dashboard", f"{data['login_link']}  (logs in once)" if data["login_link"] else ""),
             ("client file", str(data["client"])),
             ("admin token", f"{data['token']}  (keep it secret)"),
             ("ledger", str(data["ledger"])),

@@ -4,7 +4,17 @@
 """
 
 from hanse.embedded.child import Child, child_environment
+from hanse.embedded.dashboard import Dashboard
+from hanse.embedded.dashboard import is_installed as dashboard_is_installed
 from hanse.embedded.federation import EmbeddedFederation, EmbeddedOptions
 from hanse.embedded.folder import StateFolder
 
-__all__ = ["Child", "EmbeddedFederation", "EmbeddedOptions", "StateFolder", "child_environment"]
+__all__ = [
+    "Child",
+    "Dashboard",
+    "EmbeddedFederation",
+    "EmbeddedOptions",
+    "StateFolder",
+    "child_environment",
+    "dashboard_is_installed",
+]

@@ -14,7 +14,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hanse.embedded.child import Child
+from hanse.embedded.dashboard import MODULE as DASHBOARD_MODULE
+from hanse.embedded.dashboard import Dashboard
 from hanse.embedded.folder import EVERYWHERE, LOOPBACK, Ports, StateFolder
+from hanse.errors import PlatformError
 from hanse.security.addresses import check_host
 
 START_TIMEOUT_S = 60.0
@@ -30,6 +33,9 @@ class EmbeddedOptions:
     nodes_address: str = ""
     """Host by which other machines reach the nodes' port; empty: loopback alone."""
     foreground_logs: bool = False
+    dashboard: bool = False
+    """Whether to serve pages as well."""
+    dashboard_port: int | None = None
     coordinator: Mapping[str, object] = field(default_factory=dict)
     """Further keys of the coordinator's configuration (`lease`, `certificate_lifetime`, `advertise` …)."""
 
@@ -52,6 +58,8 @@ class EmbeddedFederation:
         self._stack = ExitStack()
         self._ports: Ports | None = None
         self.children: dict[str, Child] = {}
+        self.dashboard: Dashboard | None = None
+        """Set once pages are served."""
 
     @property
     def state(self) -> Path:
@@ -111,7 +119,11 @@ class EmbeddedFederation:
             for name in _MODULES:
                 self._folder.prepare_service(name)
             self._ports = self._folder.choose_ports(
-                nodes=self._options.node_port, control=self._options.control_port, listen=listen
+                nodes=self._options.node_port,
+                control=self._options.control_port,
+                listen=listen,
+                dashboard=self._options.dashboard_port,
+                with_dashboard=self._options.dashboard,
             )
             self._folder.write_configurations(
                 self._ports, listen=listen, advertised_host=advertised, coordinator=self._options.coordinator
@@ -122,6 +134,8 @@ class EmbeddedFederation:
                 serving = self._serving_check(name)
                 if not child.wait_ready(serving, timeout_s=START_TIMEOUT_S, unless=unless):
                     return False
+            if self._ports.dashboard:
+                self._start_dashboard(stack, unless)
             self._stack = stack.pop_all()
         return True
 
@@ -142,6 +156,19 @@ class EmbeddedFederation:
             yield self
         finally:
             self.stop()
+
+    def _start_dashboard(self, stack: ExitStack, unless: threading.Event | None) -> None:
+        """Pages are a convenience: when they cannot be served, the person is told and the federation goes on."""
+        dashboard = Dashboard.at(self.ports.dashboard)
+        dashboard.write_configuration(self._folder, coordinator=self.control_address, nodes_address=self.nodes_address)
+        child = self._start_child("dashboard", DASHBOARD_MODULE)
+        stack.callback(child.stop)
+        try:
+            if child.wait_ready(dashboard.is_ready, timeout_s=START_TIMEOUT_S, unless=unless):
+                self.dashboard = dashboard
+        except PlatformError as error:
+            child.stop()
+            self._say(f"going on without pages: {error}")
 
     def _start_child(self, name: str, module: str) -> Child:
         folder = self._folder.service(name)

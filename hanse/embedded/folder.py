@@ -31,6 +31,7 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - only when the operator names an address for other machines
 # Below the range from which the kernel takes ports for outgoing connections, so that none of them is in the way.
 _FREE_PORTS = range(20_000, 32_000)
+_FLAGS = {"nodes": "--node-port", "control": "--control-port", "dashboard": "--dashboard-port"}
 
 
 class Ports(Settings):
@@ -41,6 +42,8 @@ class Ports(Settings):
     coordinator_health: int = Field(gt=0, le=65535)
     aggregator: int = Field(gt=0, le=65535)
     aggregator_health: int = Field(gt=0, le=65535)
+    dashboard: int = Field(0, ge=0, le=65535)
+    """0: no dashboard."""
 
 
 class StateFolder:
@@ -128,7 +131,15 @@ class StateFolder:
         write_atomically(folder / "service.key", pair.key_pem)
         write_atomically(folder / "service.crt", pair.certificate_pem, mode=0o644)
 
-    def choose_ports(self, *, nodes: int | None, control: int | None, listen: str) -> Ports:
+    def choose_ports(
+        self,
+        *,
+        nodes: int | None,
+        control: int | None,
+        listen: str,
+        dashboard: int | None = None,
+        with_dashboard: bool = False,
+    ) -> Ports:
         """The ports of the last start, unless others are asked for; 0 means any that is free.
 
         Raises:
@@ -150,11 +161,13 @@ class StateFolder:
             coordinator_health=chosen("coordinator_health", None, 0, LOOPBACK),
             aggregator=chosen("aggregator", None, 0, LOOPBACK),
             aggregator_health=chosen("aggregator_health", None, 0, LOOPBACK),
+            dashboard=chosen("dashboard", dashboard, 7480, LOOPBACK) if with_dashboard else 0,
         )
-        for key, port in ports.model_dump().items():
+        kept = {key: port for key, port in ports.model_dump().items() if port}
+        for key, port in kept.items():
             host = listen if key == "nodes" else LOOPBACK
             if not is_free(host, port):
-                flag = {"nodes": "--node-port", "control": "--control-port"}.get(key)
+                flag = _FLAGS.get(key)
                 raise Conflict(
                     f"Port {port} on {host} is taken by another program.",
                     remedy=f"Choose another with {flag} (0: any free one)."
@@ -162,7 +175,7 @@ class StateFolder:
                     else f"Stop that program, or remove {path} to have other ports chosen.",
                     code="PORT_TAKEN",
                 )
-        write_atomically(path, json.dumps(ports.model_dump(), indent=2).encode() + b"\n", mode=0o644)
+        write_atomically(path, json.dumps(known | kept, indent=2).encode() + b"\n", mode=0o644)
         return ports
 
     def write_configurations(
@@ -170,7 +183,7 @@ class StateFolder:
     ) -> None:
         """Configuration files of the programs, and `client.yaml`; `coordinator` adds keys to the coordinator's."""
         leader, aggregator = self.service("coordinator"), self.service("aggregator")
-        self._write_yaml(
+        self.write_yaml(
             aggregator / "config.yaml",
             {
                 "listen": f"{LOOPBACK}:{ports.aggregator}",
@@ -183,7 +196,7 @@ class StateFolder:
             },
         )
         host = f"[{advertised_host}]" if ":" in advertised_host else advertised_host
-        self._write_yaml(
+        self.write_yaml(
             leader / "config.yaml",
             {
                 "name": self.root.name,
@@ -203,7 +216,7 @@ class StateFolder:
                 **(coordinator or {}),
             },
         )
-        self._write_yaml(
+        self.write_yaml(
             self.client_file,
             {
                 "coordinator": f"{LOOPBACK}:{ports.control}",
@@ -213,7 +226,8 @@ class StateFolder:
             mode=0o644,
         )
 
-    def _write_yaml(self, path: Path, document: dict[str, Any], *, mode: int = 0o600) -> None:
+    def write_yaml(self, path: Path, document: dict[str, Any], *, mode: int = 0o600) -> None:
+        """A program's configuration."""
         write_atomically(path, yaml.safe_dump(document, sort_keys=False).encode(), mode=mode)
 
 

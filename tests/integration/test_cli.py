@@ -314,7 +314,8 @@ def test_ctrl_c_detaches_and_the_job_goes_on(place):
 
 
 def start_up(folder: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    return started("hanse.cli", "up", "--state", "fed", "--node-port", "0", "--control-port", "0", *flags, cwd=folder)
+    ports = ("--node-port", "0", "--control-port", "0", "--no-dashboard")
+    return started("hanse.cli", "up", "--state", "fed", *ports, *flags, cwd=folder)
 
 
 def read_object(stream: Any) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class Terminal:
 
     def type(self, line: str) -> str:
         if line == "hanse up":
-            line = f"hanse up --node-port {self.ports['7443']} --control-port {self.ports['7444']}"
+            ports = f"--node-port {self.ports['7443']} --control-port {self.ports['7444']} --dashboard-port 0"
+            line = f"hanse up {ports}"
         if line.startswith(IN_THE_BACKGROUND):
             self.running.append(self._start(line))
             if line.startswith("hanse up"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -120,6 +121,44 @@ def test_other_machines_reach_it_only_when_an_address_is_given(tmp_path):
     assert config["nodes_listen"] == f"0.0.0.0:{ports.nodes}"
     assert config["advertise"] == [f"federation.example.org:{ports.nodes}"]
     assert config["control_listen"].startswith("127.0.0.1:")
+
+
+WITH_PAGES = EmbeddedOptions(node_port=0, control_port=0, dashboard=True, dashboard_port=0)
+
+
+def test_pages_are_served_with_a_link_whose_code_is_nowhere_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DASHBOARD_MODULE", "programs")
+    with EmbeddedFederation(tmp_path / "state", WITH_PAGES).running() as federation:
+        dashboard = federation.dashboard
+        assert dashboard is not None
+        assert dashboard.is_ready()
+        path = federation.state / "services/dashboard/config.yaml"
+        config = yaml.safe_load(path.read_text())
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert config["login_link_sha256"] == hashlib.sha256(dashboard.code.encode()).hexdigest()
+        assert config["coordinator"] == federation.control_address
+        assert dashboard.login_link == f"{dashboard.address}/login?code={dashboard.code}"
+        texts = [each.read_bytes() for each in federation.state.rglob("*") if each.is_file()]
+        assert not any(dashboard.code.encode() in text for text in texts)
+    assert not dashboard.is_ready()
+
+
+def test_pages_that_cannot_be_served_do_not_stop_the_federation(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(module, "DASHBOARD_MODULE", "no_such_program")
+    with EmbeddedFederation(tmp_path / "state", WITH_PAGES, say=said.append).running() as federation:
+        assert federation.dashboard is None
+        assert module.is_serving(f"127.0.0.1:{federation.ports.coordinator_health}")
+    assert any("going on without pages" in line for line in said)
+
+
+def test_a_start_without_pages_keeps_their_port_for_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DASHBOARD_MODULE", "programs")
+    with EmbeddedFederation(tmp_path / "state", WITH_PAGES).running() as federation:
+        port = federation.ports.dashboard
+    with EmbeddedFederation(tmp_path / "state", ANY).running() as federation:
+        assert federation.ports.dashboard == 0
+    with EmbeddedFederation(tmp_path / "state", EmbeddedOptions(dashboard=True)).running() as federation:
+        assert federation.ports.dashboard == port
 
 
 def test_a_certificate_of_another_authority_is_replaced(tmp_path):
