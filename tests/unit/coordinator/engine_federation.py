@@ -283,6 +283,12 @@ class Federation:
         finally:
             stop()
 
+    async def eventually(self, condition: Callable[[], bool]) -> None:
+        """What nodes are told follows what the ledger says by a moment."""
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+
     def events(self, kind: str) -> list[Any]:
         with self.ledger.read() as view:
             return [event for event in view.every_event() if event.kind == kind]

@@ -69,7 +69,7 @@ def test_a_job_runs_through_its_rounds_and_ends_with_a_model(tmp_path: Path) -> 
         closed = [event.facts["name"] for event in federation.events("phase_closed")]
         assert closed == ["measure", "add", "measure", "add", "evaluate", "measure", "add", "evaluate"]
         assert all(set(node.done.values()) == {1} for node in federation.nodes.values())
-        assert all(node.ended == ["succeeded"] for node in federation.nodes.values())
+        await federation.eventually(lambda: all(node.ended == ["succeeded"] for node in federation.nodes.values()))
 
     run(tmp_path, scenario)
 
@@ -152,7 +152,7 @@ def test_a_node_that_stalls_is_left_out_and_welcomed_back(tmp_path: Path) -> Non
         why = closed[2].facts["missing"]["ben"]
         assert (why["state"], why["code"], why["owner"]) == ("expired", "NO_PROGRESS", "site")
         assert "ben" in why["sentence"]
-        assert "NO_PROGRESS" in federation.nodes["ben"].withdrawn
+        await federation.eventually(lambda: "NO_PROGRESS" in federation.nodes["ben"].withdrawn)
 
     run(tmp_path, scenario, lease=0.3)
 
@@ -326,7 +326,7 @@ def test_a_method_that_gives_up_fails_the_job_with_its_reason(tmp_path: Path) ->
         record = await federation.until(await federation.submit())
         assert record.state == "failed"
         assert (record.reason.owner, record.reason.sentence) == (Owner.METHOD, "the objective diverged.")
-        assert all(node.ended == ["failed"] for node in federation.nodes.values())
+        await federation.eventually(lambda: all(node.ended == ["failed"] for node in federation.nodes.values()))
 
     run(tmp_path, scenario)
 
@@ -353,7 +353,7 @@ def test_pause_withdraws_work_and_resume_goes_on_to_the_same_model(tmp_path: Pat
         await federation.engine.command("test", JobEvent.RESUME, actor="op", why="")
         assert (await federation.until(job, "succeeded", "failed")).state == "succeeded"
         assert federation.model(job) == expected
-        assert federation.nodes["ben"].withdrawn == ["PAUSED_BY_OPERATOR"]
+        await federation.eventually(lambda: federation.nodes["ben"].withdrawn == ["PAUSED_BY_OPERATOR"])
 
     run(tmp_path, scenario)
 
