@@ -1,5 +1,6 @@
 """A job on disk: the learner's versioned state, and the contribution that waits for its receipt.
 
+    jobs/JOB/job.json           whose folder this is: id, name, method, dataset
     jobs/JOB/versions/N/        the learner's state after N contributions; the highest N is current
     jobs/JOB/work/RANDOM/       an attempt in progress; nothing in it counts
     jobs/JOB/spool/ASSIGNMENT/  a finished contribution: meta.json and the image, kept until a later one replaces it
@@ -22,6 +23,7 @@ from typing import Any
 
 from hanse_agent.files import read_json, remove, safe_name, sync_folder, sync_tree, write_json
 
+JOB = "job.json"
 META = "meta.json"
 IMAGE = "image"
 NEXT_STATE = "next_state"
@@ -99,6 +101,11 @@ class JobFolder:
         for name in ("versions", "work", "spool", "cache"):
             (root / name).mkdir(parents=True, exist_ok=True)
         self._recover()
+
+    def remember(self, *, job: str, name: str, method: str, dataset: str) -> None:
+        """Note whose folder this is, for commands that work without the coordinator."""
+        if not (self.root / JOB).exists():
+            write_json(self.root / JOB, {"job": job, "name": name, "method": method, "dataset": dataset})
 
     @property
     def current(self) -> int:

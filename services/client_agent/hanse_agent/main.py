@@ -207,6 +207,30 @@ def egress(
     return Answer(data=found, text=table(head, rows, empty="Nothing has left this site."))
 
 
+@command(app, "predict", state="")
+def predict(
+    run: Run,
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Id of the job, or name of the newest one.")],
+    data: Annotated[
+        Path,
+        typer.Option("--input", metavar="PATH", help="New records, in the form of the job's dataset (a table: CSV)."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Where the predictions go: .csv or .parquet.")
+    ],
+    config: CONFIG_OPTION = DEFAULT_CONFIG,
+) -> Answer:
+    """Apply a finished job's model to new records, here: nothing leaves, and no coordinator is asked."""
+    from dataclasses import asdict
+
+    from hanse_agent.predicting import predict as apply
+
+    done = apply(_load(config), job, data, output)
+    return Answer(
+        data=asdict(done), text=f"{done.rows:,} predictions of {done.name} ({done.job}) are in {done.output}."
+    )
+
+
 def _load(path: Path) -> AgentConfig:
     from hanse_agent.settings import AgentConfig
 

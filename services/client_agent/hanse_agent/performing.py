@@ -61,7 +61,8 @@ class Performing:
             OSError: the state folder cannot be written.
         """
         self._check(assign)
-        folder = self._jobs.open(assign.job.id)
+        folder, job = self._jobs.open(assign.job.id), assign.job
+        folder.remember(job=job.id, name=job.name, method=job.method, dataset=job.dataset)
         progress = _Progress(self._links, work)
         used: set[str] = set()
 
