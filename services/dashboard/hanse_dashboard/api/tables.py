@@ -16,7 +16,7 @@ from hanse.logs import logger
 from hanse_dashboard.access import Caller
 from hanse_dashboard.queries.paging import Page, every_row
 
-__all__ = ["Format", "csv_file", "whole_list"]
+__all__ = ["Format", "csv_file", "plain", "safe", "whole_list"]
 
 
 class Format(StrEnum):
@@ -48,10 +48,10 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         elif isinstance(value, Mapping | list):
             yield prefix + key, json.dumps(value, separators=(",", ":"))
         else:
-            yield prefix + key, _safe(value)
+            yield prefix + key, safe(value)
 
 
-def _safe(value: Any) -> Any:
+def safe(value: Any) -> Any:
     """What a spreadsheet would take for a formula is kept as text."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t", "\r") else value
 
