@@ -55,6 +55,8 @@ class Mirror:
     spec: JobSpecification
     offers: Offers
     log: structlog.typing.FilteringBoundLogger
+    base_model: str | None = None
+    """The model of the job that this one continues."""
 
 
 class Collector:
@@ -126,7 +128,7 @@ class Collector:
         )
 
     def _continue_from(self) -> payload_pb2.PayloadSource | None:
-        digest = self._mirror.job.continue_from
+        digest = self._mirror.base_model
         return self._source(digest) if digest else None
 
     def _hand_over(self, assignment: records.Assignment) -> None:

@@ -97,7 +97,7 @@ class Engine:
         Raises:
             OperatorError: no aggregator knows the method, its configuration does not fit, or `unseen` names a node
                 that does not exist.
-            NotFound, Conflict: the job to continue from is unknown, of another method, or has no model.
+            NotFound, Conflict: the job to continue from is unknown, of another method, not over, or has no model.
         """
         await self._check_method(spec)
         base = await self._base_model(spec, continue_from) if continue_from else None
@@ -141,9 +141,14 @@ class Engine:
         base = await self.find(name)
         if base.method != spec.method:
             raise Conflict(f"job '{base.name}' is of method {base.method}, not {spec.method}.")
+        if not base.state.ended:
+            raise Conflict(
+                f"job '{base.name}' is {base.state.value}: its model may still change.",
+                remedy="Wait until it ends, or cancel it.",
+            )
         if not base.model_digest:
             raise Conflict(f"job '{base.name}' has no model to continue from.")
-        return base.model_digest
+        return base.id
 
     async def find(self, name: str) -> records.Job:
         """A job by id, or the newest of a name. Raises NotFound."""

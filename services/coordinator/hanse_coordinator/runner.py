@@ -203,10 +203,12 @@ class JobRunner:
 
     # ---- Recovery
     async def _recover(self) -> None:
-        def read(view: View) -> tuple[records.Job, list[records.Participation], records.Phase | None]:
-            return view.job(self.job.id), view.participations(self.job.id), view.open_phase(self.job.id)
+        def read(view: View) -> tuple[records.Job, list[records.Participation], records.Phase | None, str | None]:
+            job = view.job(self.job.id)
+            base = view.job(job.continue_from).model_digest if job.continue_from else None
+            return job, view.participations(job.id), view.open_phase(job.id), base
 
-        self._mirror.job, participants, phase = await self._around.ledger.read(read)
+        self._mirror.job, participants, phase, self._mirror.base_model = await self._around.ledger.read(read)
         self.offers.participants = {item.node: item for item in participants}
         if self.job.state is JobState.WAITING:
             await self._perform(Effect.OFFER_JOB)
