@@ -61,13 +61,17 @@ class WeightedSum:
         self._units: Int64 = np.empty(BLOCK, dtype=np.int64)
         self.weight = 0
         self.count = 0
+        self.squares: dict[str, float] = {}
+        """The sum of squares of each array of the contribution that was added last, as it was given."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The arrays, in the order given."""
         return tuple(self._shapes)
 
-    def add(self, arrays: Mapping[str, Float32], weight: int, *, factors: Mapping[str, float] | None = None) -> None:
+    def add(
+        self, arrays: Mapping[str, Float32], weight: int, *, factors: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
         """Add `weight * arrays[name]` (times `factors[name]`, where there is one) to each sum, and `weight` to theirs.
 
         `arrays` holds every name, float32 of its shape; each is asked for once (twice when the contribution is
@@ -81,17 +85,17 @@ class WeightedSum:
         if self.count >= self._contributors:
             raise MethodError(f"{self._contributors} contributions were announced, and one more came.")
         scales = {name: float(weight) * (factors or {}).get(name, 1.0) for name in self._shapes}
-        done: list[str] = []
+        squares: dict[str, float] = {}
         try:
             for name, scale in scales.items():
-                self._accumulate(name, arrays[name], scale)
-                done.append(name)
+                squares[name] = self._accumulate(name, arrays[name], scale)
         except Exception:
-            for name in done:
+            for name in squares:
                 self._withdraw(name, arrays[name].reshape(-1), scales[name], len(self._anchors[name]))
             raise
         self.weight += weight
         self.count += 1
+        self.squares = squares
 
     def means(
         self, name: str, update: Update | None = None, dtype: np.dtype[np.floating] | None = None
@@ -120,9 +124,10 @@ class WeightedSum:
             result[block] = update(block, wide) if update is not None else wide
         return result.reshape(self._shapes[name])
 
-    def _accumulate(self, name: str, array: Float32, scale: float) -> None:
+    def _accumulate(self, name: str, array: Float32, scale: float) -> float:
         values, sums, anchors = array.reshape(-1), self._sums[name], self._anchors[name]
         scale *= 2.0 ** self._bits[name]
+        squares = 0.0
         for place in range(len(anchors)):
             start = place * BLOCK
             block = values[start : start + BLOCK]
@@ -130,8 +135,9 @@ class WeightedSum:
             if not top * abs(scale) <= self._share:
                 self._withdraw(name, values, scale / 2.0 ** self._bits[name], place)
                 raise self._refusal(name, block, abs(scale))
-            self._units_of(block, scale, top, anchors, place, 1)
+            squares += self._units_of(block, scale, top, anchors, place, 1)
             np.add(sums[start : start + BLOCK], self._units[: len(block)], out=sums[start : start + BLOCK])
+        return squares
 
     def _withdraw(self, name: str, values: Float32, scale: float, blocks: int) -> None:
         """Take the first blocks of a contribution out again; integers leave no trace."""
@@ -144,20 +150,26 @@ class WeightedSum:
             self._units_of(block, scale, top, anchors, place, -1)
             np.subtract(sums[start : start + BLOCK], self._units[: len(block)], out=sums[start : start + BLOCK])
 
-    def _units_of(self, block: Float32, scale: float, top: float, anchors: Int64, place: int, sign: int) -> None:
-        """The block in integer units, in `self._units`; with the anchor in them where that is exact and fast."""
+    def _units_of(self, block: Float32, scale: float, top: float, anchors: Int64, place: int, sign: int) -> float:
+        """The block in integer units, in `self._units`; with the anchor in them where that is exact and fast.
+
+        Returns the block's sum of squares.
+        """
         wide = self._wide[: len(block)]
         if top * abs(scale) < _FAST:
             wide = self._units.view(np.float64)[: len(block)]
             np.copyto(wide, block)
+            squares = float(np.dot(wide, wide))
             np.multiply(wide, scale, out=wide)
             np.add(wide, _ANCHOR, out=wide)
             anchors[place] += sign
         else:
             np.copyto(wide, block)
+            squares = float(np.dot(wide, wide))
             np.multiply(wide, scale, out=wide)
             np.rint(wide, out=wide)
             np.copyto(self._units[: len(block)], wide, casting="unsafe")
+        return squares
 
     def _refusal(self, name: str, block: Float32, scale: float) -> RejectedContribution:
         odd = block[~np.isfinite(block)]

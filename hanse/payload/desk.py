@@ -138,7 +138,9 @@ class UploadDesk:
             if other != path:
                 other.unlink()
         # The store flushes what it adopts; one flush is enough.
-        upload.spool = Spool(path, size=request.size, digest=request.digest, limit=self._limit, durable=False)
+        upload.spool = Spool(
+            path, size=request.size, digest=request.digest, limit=self._limit, durable=False, flush_soon=True
+        )
         return upload.spool
 
     def _folder(self, assignment: str) -> Path:

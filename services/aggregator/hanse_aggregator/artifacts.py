@@ -82,6 +82,8 @@ class CallArtifacts:
 
     def keep(self, payload: Payload) -> payload_pb2.ArtifactRef:
         """Place what the plug-in made: in the shared store, or among what is streamed back."""
+        if self._store is not None and not payload.digest_known:
+            self._store.put(payload)  # writing it tells its digest: one pass instead of two
         reference = payload_pb2.ArtifactRef(digest=payload.digest, size=payload.size)
         if reference.digest not in self._caller_has:
             if self._store is not None:

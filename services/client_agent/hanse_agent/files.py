@@ -102,11 +102,12 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_tree(root: Path) -> None:
-    """Flush everything below a folder to the disk, leaves first."""
+def sync_tree(root: Path, *, leave_out: Path | None = None) -> None:
+    """Flush everything below a folder to the disk, leaves first; the content of one file may be left out."""
     for folder, _, names in os.walk(root, topdown=False):
         for name in names:
-            sync_file(Path(folder, name))
+            if Path(folder, name) != leave_out:
+                sync_file(Path(folder, name))
         sync_folder(Path(folder))
 
 

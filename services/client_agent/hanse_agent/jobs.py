@@ -6,15 +6,17 @@
     jobs/JOB/spool/ASSIGNMENT/  a finished contribution: meta.json and the image, kept until a later one replaces it
     jobs/JOB/cache/DIGEST       instructions and other artifacts that were downloaded
 
-One rename is the instant at which work is done: `work/RANDOM`, flushed, with image, meta.json and the next state in
-it, becomes `spool/ASSIGNMENT`. A crash before it starts again from state N; after it, whoever opens the folder moves
-the next state to `versions/N+1`, and the same bytes are delivered. Two states are kept: when the coordinator
-abandons a phase and tries it again, the new assignment starts from the state before the first attempt, so that a
-retry gives the same bytes.
+One rename is the instant at which work is done: `work/RANDOM`, with image, meta.json and the next state in it, becomes
+`spool/ASSIGNMENT`. A crash before it starts again from state N; after it, whoever opens the folder moves the next
+state to `versions/N+1`, and the same bytes are delivered. All is flushed to the disk before but the image, which may
+be large and is on its way anyway: a power cut that spoils it is found out by its digest, and the work is done again.
+Two states are kept: when the coordinator abandons a phase and tries it again, the new assignment starts from the state
+before the first attempt, so that a retry gives the same bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -142,7 +144,7 @@ class JobFolder:
             "digest": digest,
         }
         write_json(attempt.folder / META, meta)
-        sync_tree(attempt.folder)
+        sync_tree(attempt.folder, leave_out=attempt.image)
         target = self._spool(task.assignment)
         attempt.folder.rename(target)
         sync_folder(target.parent)
@@ -208,6 +210,11 @@ class JobFolder:
                 remove(path)
         newest = self.spooled()
         if newest is None:
+            return
+        if not _whole(newest):  # a power cut: the state that belongs to these bytes goes with them
+            if not newest.delivered:
+                remove(self._version(newest.version))
+            remove(newest.folder)
             return
         if (newest.folder / NEXT_STATE).is_dir():
             self._promote(newest)
@@ -294,3 +301,12 @@ class Jobs:
         if (self.root / safe_name(job)).is_dir():
             self.open(job).end()
         self._open.pop(job, None)
+
+
+def _whole(spooled: Spooled) -> bool:
+    """Whether the image is what it was when it was made."""
+    try:
+        with spooled.image.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == spooled.digest
+    except OSError:
+        return False

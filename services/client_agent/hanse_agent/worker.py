@@ -22,6 +22,7 @@ import ctypes
 import json
 import os
 import queue
+import re
 import resource
 import shutil
 import signal
@@ -40,6 +41,7 @@ from hanse.errors import HanseError, MethodError, SiteError
 
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_EVERY_S = 0.2
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Control:
@@ -120,8 +122,8 @@ class Worker:
                 phase=command["phase"],
                 round=command["round"],
                 purpose=Purpose(command["purpose"]),
-                instruction=Payload.open(Path(command["instruction"])),
-                personal=Payload.open(Path(command["personal"])) if command["personal"] else None,
+                instruction=_cached(command["instruction"]),
+                personal=_cached(command["personal"]) if command["personal"] else None,
                 unseen=command["unseen"],
                 state=Path(command["state"]) if command["state"] else None,
                 next_state=next_state,
@@ -190,6 +192,14 @@ def failure(error: BaseException) -> dict[str, Any]:
     reason = known.reason
     detail = "".join(traceback.format_exception(error))[-20_000:]
     return {"failed": {**asdict(reason), "owner": reason.owner.value}, "detail": detail, "memory": memory}
+
+
+def _cached(path: str) -> Any:
+    """An input of the assignment. The agent names it by the digest that it has verified: it is not hashed again."""
+    from hanse.payload import Payload
+
+    name = Path(path).name
+    return Payload.open(Path(path), digest=bytes.fromhex(name) if _DIGEST.fullmatch(name) else None)
 
 
 def _open(dataset: dict[str, Any]) -> Any:

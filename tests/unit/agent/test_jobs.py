@@ -276,3 +276,26 @@ def test_artifacts_that_the_last_assignment_did_not_use_are_deleted(tmp_path: Pa
     folder.trim_cache({"bb" * 32})
 
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["bb" * 32]
+
+
+def test_an_image_that_a_power_cut_spoiled_is_found_out_and_the_work_done_again(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    work(folder, task("a1"))
+    folder.delivered("a1")
+    spooled = work(folder, task("a2", round=2))
+    spooled.image.write_bytes(bytes(spooled.size))
+    again = JobFolder(tmp_path)
+    assert again.spooled() is None
+    assert count(again) == 1
+    work(again, task("a2", round=2))
+    assert count(again) == 2
+
+
+def test_a_delivered_image_that_is_spoiled_takes_no_state_with_it(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    spooled = work(folder, task("a1"))
+    folder.delivered("a1")
+    spooled.image.unlink()
+    again = JobFolder(tmp_path)
+    assert again.spooled() is None
+    assert count(again) == 1

@@ -134,13 +134,15 @@ class AveragingAggregation:
         assert self.sums is not None
         try:
             delta = read_delta(contribution.payload, self.expected)
-            norm = math.sqrt(squared_norm({name: delta[name] for name in self.expected.shared}))
-            factor = clip_factor(norm, self.config.clip_norm)
-            factors = dict.fromkeys(self.expected.shared, factor) if factor < 1 else {}
+            factors: dict[str, float] = {}
+            if self.config.clip_norm is not None:
+                norm = math.sqrt(squared_norm({name: delta[name] for name in self.expected.shared}))
+                factors = dict.fromkeys(self.expected.shared, clip_factor(norm, self.config.clip_norm))
             self.sums.add(delta, self.weight(contribution, delta), factors=factors)
         except RejectedContribution as error:
             raise rejected(contribution.node, error) from error
-        self.note(contribution.node, delta, norm, clipped=factor < 1)
+        norm = math.sqrt(sum(self.sums.squares[name] for name in self.expected.shared))
+        self.note(contribution.node, delta, norm, clipped=any(factor < 1 for factor in factors.values()))
         self.taken(contribution, delta)
 
     def finish(self) -> Outcome:
