@@ -193,7 +193,7 @@ class WeightedSum:
 
 
 def _room(numbers: int) -> Int64:
-    """Zeros [numbers] in memory of their own: it goes back to the system as a whole when the last view of it is gone."""
+    """Zeros [numbers] in memory of their own, which goes back to the system when the last view of it is gone."""
     if not numbers:
         return np.zeros(0, dtype=np.int64)
     memory = mmap.mmap(-1, 8 * numbers)
