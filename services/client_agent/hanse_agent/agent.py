@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
-from hanse.errors import Forbidden, HanseError, Unauthenticated, Unreachable
+from hanse.errors import Forbidden, HanseError, PlatformError, Unauthenticated, Unreachable
 from hanse.logs import logger
 from hanse.rpc import version
 from hanse.v1 import node_pb2
@@ -59,6 +61,7 @@ class NodeAgent:
         self._greet_anew = asyncio.Event()
         self._session: Session | None = None
         self._retiring: set[asyncio.Task[None]] = set()
+        self._fault: HanseError | None = None
         self._catalogue = Catalogue(config, pool)
         self._pool = pool
 
@@ -80,12 +83,14 @@ class NodeAgent:
             )
             self._bench.resume()
             helpers = [
-                asyncio.create_task(keep_renewed(self.folder, self._links, self._take_renewed)),
-                asyncio.create_task(self._offers.watch()),
-                asyncio.create_task(self._retry_datasets()),
+                self._helper(keep_renewed(self.folder, self._links, self._take_renewed)),
+                self._helper(self._offers.watch()),
+                self._helper(self._retry_datasets()),
             ]
             try:
                 await self._stay_connected()
+                if self._fault is not None:
+                    raise self._fault
             finally:
                 for task in (*helpers, *self._retiring):
                     task.cancel()
@@ -97,6 +102,23 @@ class NodeAgent:
     def stop(self) -> None:
         """Leave in good order: finish what is on its way out, say goodbye, return from `run`."""
         self._stopping.set()
+
+    def _helper(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside the session; an unexpected error in it ends the agent rather than going unnoticed."""
+
+        async def keep_running() -> None:
+            try:
+                await coroutine
+            except Exception as error:  # noqa: BLE001 - whatever it was, nobody would hear of it otherwise
+                self._log.exception("unexpected error", error=repr(error))
+                self._fault = PlatformError(
+                    f"an unexpected {type(error).__name__} in the agent.",
+                    remedy="It is a fault of the platform; the agent's log has the details.",
+                    code="UNEXPECTED",
+                )
+                self.stop()
+
+        return asyncio.create_task(keep_running())
 
     def _furnish(self) -> None:
         folder = self.folder
@@ -134,17 +156,19 @@ class NodeAgent:
             session = Session(
                 self.identity,
                 addresses[turn % len(addresses)],
+                on_open=self._opened,
                 handler=self._direct,
                 on_head=self._heads.saw,
             )
             running = asyncio.create_task(session.run(self._hello()))
+            running.add_done_callback(partial(self._closed, session))
             welcomed = asyncio.create_task(session.welcomed.wait())
             stopping = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({running, welcomed, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if session.welcomed.is_set():
                     failures = 0
-                    await self._connected(session, running)
+                    await self._connected(running)
                 if running.done():
                     running.result()
                 elif self._stopping.is_set():
@@ -164,8 +188,8 @@ class NodeAgent:
                     await asyncio.gather(running, return_exceptions=True)
                     self._links.lost(session.link)
 
-    async def _connected(self, session: Session, running: asyncio.Task[None]) -> None:
-        """Use a session that is open until it ends, is to be replaced, or the agent stops."""
+    def _opened(self, session: Session) -> None:
+        """From now on everything new goes over this session; what the one before carries may end there."""
         old, self._session = self._session, session
         self._links.set(session.link)
         self._log.info("connected", coordinator=str(session.address))
@@ -176,7 +200,12 @@ class NodeAgent:
         if old is not None and not old.link.gone.is_set():
             self._retire(old)
         self._bench.report_failures()
-        running.add_done_callback(lambda _: self._links.lost(session.link))
+
+    def _closed(self, session: Session, _: asyncio.Task[None]) -> None:
+        self._links.lost(session.link)
+
+    async def _connected(self, running: asyncio.Task[None]) -> None:
+        """Wait until the session ends, is to be replaced, or the agent stops."""
         renewed = asyncio.create_task(self._greet_anew.wait())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({running, renewed, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -279,6 +308,8 @@ class NodeAgent:
                     self._log.warning("directive not understood", directive=which)
         except HanseError as error:  # an identifier that no coordinator of ours would send
             self._log.warning("directive not followed", directive=which, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - one directive must not end the session for all others
+            self._log.exception("directive not followed", directive=which, error=repr(error))
 
     def _uploading(self, task: Task, fence: int, fraction: float) -> None:
         if link := self._links.current:

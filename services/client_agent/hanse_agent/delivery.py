@@ -30,6 +30,8 @@ class Outgoing(Protocol):
     spoken_of: asyncio.Event
     """Set when the coordinator has mentioned the assignment to this process: until then the number may be one of
     an earlier process, and a moment is given to the coordinator to name the new one."""
+    renumbered: asyncio.Event
+    """Set when the fencing number has changed: what was sent under the old one does not count."""
     earlier: bool
     """It may have been sent before, by this process or another."""
 
@@ -56,7 +58,7 @@ class Delivery:
 
         async def over(link: Link) -> None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(_either(out.spoken_of, out.confirmed), _patience(link))
+                await asyncio.wait_for(_any(out.spoken_of, out.confirmed), _patience(link))
             if out.confirmed.is_set():
                 return
             if spooled.size <= INLINE_LIMIT:
@@ -99,6 +101,7 @@ class Delivery:
         image = spooled.image.read_bytes()
         while not out.confirmed.is_set():
             await self._record(spooled, out.earlier)
+            out.renumbered.clear()
             out.tried_fence = out.fence
             link.send(
                 contribution=node_pb2.InlineContribution(
@@ -106,7 +109,7 @@ class Delivery:
                 )
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(_either(out.confirmed, link.retired), _patience(link))
+                await asyncio.wait_for(_any(out.confirmed, out.renumbered, link.retired), _patience(link))
             if link.retired.is_set() and not out.confirmed.is_set():
                 raise LinkGone
 
@@ -139,8 +142,9 @@ def _patience(link: Link) -> float:
     return max(link.lease_s, _SHORTEST_PATIENCE_S)
 
 
-async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
-    tasks = {asyncio.ensure_future(first.wait()), asyncio.ensure_future(second.wait())}
+async def _any(*events: asyncio.Event) -> None:
+    """Wait for the first of these."""
+    tasks = {asyncio.ensure_future(event.wait()) for event in events}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hanse.logs import logger
 from hanse.v1 import payload_pb2
 from hanse_agent.files import PRIVATE, read_lines
 
@@ -30,13 +31,16 @@ class LedgerHeads:
         line = {"sequence": head.sequence, "hash": head.hash.hex()}
         if not head.hash or line == self._newest:
             return
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        self.path.chmod(PRIVATE)
         self._newest = line
-        self._lines += 1
-        if self._lines >= 2 * KEPT:
-            self._shorten()
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            self.path.chmod(PRIVATE)
+            self._lines += 1
+            if self._lines >= 2 * KEPT:
+                self._shorten()
+        except OSError as error:  # a full disk must not end the session for the sake of an extra proof
+            logger().warning("head of the ledger not kept", path=str(self.path), reason=str(error))
 
     def _shorten(self) -> None:
         kept = list(read_lines(self.path))[-KEPT:]

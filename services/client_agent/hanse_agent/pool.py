@@ -63,20 +63,31 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, settings: WorkerSettings) -> WorkerProcess:
-        """Start a worker. It is never forked: threads of gRPC would not survive that."""
+        """Start a worker. It is never forked: threads of gRPC would not survive that.
+
+        Raises:
+            SiteError: the machine has no room for another process.
+        """
         threads = str(settings.threads)
         names = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB", "BLIS")
         environment = {**os.environ, **{f"{name}_NUM_THREADS": threads for name in names}}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "hanse_agent.worker", "--parent", str(os.getpid())),
-            *("--memory", str(settings.memory), "--learners", str(settings.learners)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment,
-            limit=_LONGEST_LINE,
-            start_new_session=True,  # a Ctrl-C at the agent is the agent's to handle
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "hanse_agent.worker", "--parent", str(os.getpid())),
+                *("--memory", str(settings.memory), "--learners", str(settings.learners)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=environment,
+                limit=_LONGEST_LINE,
+                start_new_session=True,  # a Ctrl-C at the agent is the agent's to handle
+            )
+        except OSError as error:
+            raise SiteError(
+                f"a worker process cannot be started: {error.strerror or error}.",
+                remedy="See whether the machine is short of memory or processes.",
+                code="WORKER_NOT_STARTED",
+            ) from error
         return cls(process)
 
     @property

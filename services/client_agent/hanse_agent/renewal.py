@@ -54,20 +54,21 @@ async def keep_renewed(folder: StateFolder, links: Links, on_renewed: Callable[[
 
     A renewal that fails is tried again, more often the less time is left.
     """
+    pause = 0.0
     while True:
+        await asyncio.sleep(pause)
         identity = NodeIdentity.require(folder.identity)
-        due = renewal_due_in(identity)
-        if due > 0:
-            await asyncio.sleep(min(due, _LONGEST_PAUSE_S))
+        pause = min(max(renewal_due_in(identity), 0.0), _LONGEST_PAUSE_S)
+        if pause > 0:
             continue
         try:
             renewed = await links.over(lambda link, old=identity: renew(link, old))  # type: ignore[misc]
+            await asyncio.to_thread(renewed.save, folder.identity)
         except HanseError as error:
             left = (identity.peer.not_after - datetime.now(UTC)).total_seconds()
-            pause = min(max(left / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            longest = min(max(left / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            pause = longest * random.uniform(0.5, 1)  # noqa: S311
             logger(node=identity.node).warning("certificate not renewed", reason=str(error), again_in_s=round(pause))
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
             continue
-        await asyncio.to_thread(renewed.save, folder.identity)
         logger(node=renewed.node).info("certificate renewed", until=renewed.peer.not_after.isoformat())
         on_renewed(renewed)

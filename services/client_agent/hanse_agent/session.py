@@ -33,14 +33,23 @@ OnHead = Callable[[payload_pb2.LedgerHead], None]
 
 
 class Session:
-    """One attempt to be connected. `run` once; `link` is there as soon as `welcomed` is set."""
+    """One attempt to be connected. `run` once; `on_open` is called before the first directive is handled."""
 
-    def __init__(self, identity: NodeIdentity, address: Address, *, handler: Handler, on_head: OnHead) -> None:
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        address: Address,
+        *,
+        on_open: Callable[[Session], None],
+        handler: Handler,
+        on_head: OnHead,
+    ) -> None:
         self.identity = identity
         self.address = address
         self.clock_skew_s = 0.0
         """How far the coordinator's clock is ahead of ours."""
         self.welcomed = asyncio.Event()
+        self._on_open = on_open
         self._handler = handler
         self._on_head = on_head
         self._leaving = asyncio.Event()
@@ -63,6 +72,7 @@ class Session:
             welcome = await self._introduce(call, hello)
             self._take_welcome(welcome)
             self.welcomed.set()
+            self._on_open(self)
             await self._converse(call, welcome.heartbeat_s)
         except grpc.RpcError as error:
             raise error_from_call(error, peer=self.link.peer) from error

@@ -50,6 +50,7 @@ class Work:
     failure: node_pb2.WorkFailed | None = None
     confirmed: asyncio.Event = field(default_factory=asyncio.Event)
     spoken_of: asyncio.Event = field(default_factory=asyncio.Event)
+    renumbered: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
     @property
@@ -114,6 +115,8 @@ class Workbench:
             newer = assign.fence > work.fence
             work.fence = assign.fence
             work.spoken_of.set()
+            if newer:
+                work.renumbered.set()
             if work.stage is Stage.FAILED and newer:
                 self._begin(assign)
             elif work.stage is Stage.FAILED:
@@ -244,6 +247,16 @@ class Workbench:
                     f"the agent's state folder: {error.strerror or error}.",
                     remedy="Check free space and permissions at the site.",
                     code="STATE_NOT_WRITABLE",
+                ),
+            )
+        except Exception as error:  # noqa: BLE001 - an assignment that ends in silence would wait for its lease
+            self._log.exception("unexpected error", assignment=work.assignment, job=work.job)
+            self._fail(
+                work,
+                PlatformError(
+                    f"an unexpected {type(error).__name__} in the agent.",
+                    remedy="It is a fault of the platform; the agent's log has the details.",
+                    code="UNEXPECTED",
                 ),
             )
 

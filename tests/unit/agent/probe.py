@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -172,6 +173,15 @@ def assign(assignment: str, *, fence: int = 1, round_: int = 1, attempt: int = 1
         "instruction": payload_pb2.PayloadSource(inline=instruction(round=round_, **ask)),
     }
     return node_pb2.Assign(**{**facts, **more})
+
+
+def receipt(contribution: node_pb2.InlineContribution) -> node_pb2.Receipt:
+    """The word that a contribution has arrived."""
+    return node_pb2.Receipt(
+        assignment=contribution.assignment,
+        fence=contribution.fence,
+        digest=hashlib.sha256(contribution.image).digest(),
+    )
 
 
 def write_config(folder: Path, *, coordinator: str = "127.0.0.1:1", **changes: Any) -> Path:

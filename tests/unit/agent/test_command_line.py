@@ -21,7 +21,7 @@ from hanse_agent.folder import StateFolder
 from hanse_agent.main import run_command
 from hanse_agent.status import read_status
 from tests.unit.agent.living import a_coordinator, an_agent
-from tests.unit.agent.probe import assign, eventually, job, write_config
+from tests.unit.agent.probe import assign, eventually, job, receipt, write_config
 from tests.unit.agent.test_egress import SHIPMENT
 
 HEAVY = ("numpy", "xgboost", "pyarrow", "torch", "scipy", "pandas")
@@ -62,14 +62,13 @@ async def test_an_agent_that_has_worked_is_still_lean(authority: Authority, tmp_
             f"asyncio.run(run_agents([AgentConfig.load(Path({str(path)!r}))]))\n"
             f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
         )
-        agent = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
+        agent = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
         session = await coordinator.session()
         session.send(assign=assign("a1", ask={"bytes": 600_000}))
         await eventually(lambda: coordinator.uploads and coordinator.store.exists(coordinator.uploads[0].digest))
         session.send(assign=assign("a2", round_=2))
-        await coordinator.event("contribution")
+        contribution = await coordinator.event("contribution")
+        session.send(receipt=receipt(contribution))
         agent.send_signal(signal.SIGTERM)
         assert agent.stdout is not None
         printed = (await agent.stdout.read()).decode().splitlines()

@@ -23,7 +23,7 @@ from hanse_agent.pool import WorkerPool
 from hanse_agent.status import read_status
 from tests.unit.agent.fake_coordinator import FakeCoordinator, FakeSession
 from tests.unit.agent.living import Living, a_coordinator, an_agent, configure
-from tests.unit.agent.probe import assign, document_of, eventually, instruction, job
+from tests.unit.agent.probe import assign, document_of, eventually, instruction, job, receipt
 
 pytestmark = pytest.mark.usefixtures("probe")
 
@@ -42,14 +42,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def tally(path: Path) -> list[str]:
     """How often the learner has worked."""
     return path.read_text().splitlines() if path.exists() else []
-
-
-def receipt(contribution: node_pb2.InlineContribution) -> node_pb2.Receipt:
-    return node_pb2.Receipt(
-        assignment=contribution.assignment,
-        fence=contribution.fence,
-        digest=hashlib.sha256(contribution.image).digest(),
-    )
 
 
 async def answered(
@@ -191,6 +183,20 @@ async def test_a_higher_fence_is_adopted_and_a_lower_one_ignored(authority: Auth
         until.touch()
 
         assert (await coordinator.event("contribution")).fence == 7
+
+
+async def test_what_was_sent_under_an_old_fence_is_sent_again_under_the_new_one(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with a_coordinator(authority, tmp_path) as coordinator, an_agent(coordinator, tmp_path):
+        session = await coordinator.session()
+        session.send(assign=assign("a1"))
+        first = await coordinator.event("contribution")
+        session.send(assign=assign("a1", fence=2))
+        second = await coordinator.event("contribution", 2)
+
+    assert (first.fence, second.fence) == (1, 2)
+    assert first.image == second.image
 
 
 async def test_work_goes_on_without_a_connection_and_is_delivered_over_the_next(
@@ -411,7 +417,7 @@ async def test_a_job_that_is_over_leaves_the_last_state_alone(authority: Authori
         folder = living.agent.folder.jobs / "job-1"
         await eventually(lambda: not (folder / "spool").exists() and not (folder / "cache").exists())
 
-        assert [path.name for path in folder.rglob("*") if path.is_file()] == ["count"]
+        assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["count", "job.json"]
 
 
 async def test_a_session_without_heartbeat_replies_is_built_anew(authority: Authority, tmp_path: Path) -> None:
