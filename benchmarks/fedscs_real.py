@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from federations import Running, federation
 from fedscs_data import MemoryDataset, folds, load, with_columns
 from fedscs_methods import Setting, job_of
-from federations import Running, federation
 
 from hanse.harness import Harness, HarnessResult
 
@@ -17,12 +17,12 @@ SETTING = Setting(classes=19, bins=64, rounds=3, depth=4, eta=0.3)
 
 
 def compare(data: Path, statistics: tuple[str, ...] = ("atoms", "histograms")) -> list[dict[str, Any]]:
-    """dsads_har by its 45 columns of means, time split, 64 bins, 3 rounds: contributions and model, digest by digest."""
+    """dsads_har by its 45 columns of means, time split, 64 bins, 3 rounds: contributions and model, by their digests."""
     fold = next(folds(with_columns(load("dsads_har", data), "mean"), "time"))
     datasets: Mapping[str, Any] = {name: MemoryDataset(table) for name, table in fold.tables.items()}
     rows = []
     with (
-        tempfile.TemporaryDirectory(prefix="hanse-fedscs-") as folder,
+        tempfile.TemporaryDirectory(prefix="hanse-") as folder,
         federation(Path(folder), fold.tables) as running,
     ):
         for kind in statistics:

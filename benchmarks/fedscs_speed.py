@@ -6,7 +6,8 @@
 Depth 6, 256 bins, two classes, edges made once as `hist` does (`sketch_every: 0`), all nodes in every round, on one
 machine. A round lasts from the opening of its first phase, as the ledger has it, to the opening of the next round's.
 Bytes are those of the payloads that all nodes send a round; `received` those that they are sent. Peak memory is the
-largest resident set of each process, its workers among them, sampled every 20 ms.
+largest resident set of each process, its workers among them, sampled every 250 ms; processor time is that of the whole
+job by its rounds, and does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ import numpy as np
 import psutil
 import xgboost
 from federations import Running, federation
-from measuring import family
+from measuring import cpu_seconds, family
 
 from hanse.jobs import JobSpecification, Selection
 from hanse.tables import Table
@@ -63,6 +65,7 @@ class Row:
     sent_bytes_per_round: int
     received_bytes_per_round: int
     peak_rss_mb: dict[str, float] = field(default_factory=dict)
+    cpu_s_per_round: dict[str, float] = field(default_factory=dict)
     model: str = ""
 
 
@@ -119,7 +122,7 @@ def federated(name: str, case: Case, running: Running, kind: str, sketch_every: 
         selection=Selection(minimum_nodes=case.nodes, quorum=1.0),
         method_config={**CONFIG, "statistics": kind, "sketch_every": sketch_every},
     )
-    with _Memory(running) as memory:
+    with _Watch(running) as memory:
         detail = running.run(job)
     phases = running.ask(
         "SELECT round, name, opened_at, id, instruction_digest FROM phase WHERE job = ? AND round > 0 "
@@ -131,7 +134,7 @@ def federated(name: str, case: Case, running: Running, kind: str, sketch_every: 
     for number, _, opened, *_ in phases:
         begins.setdefault(number, opened)
     moments = [*begins.values(), ended]
-    times = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    times = [after - before for before, after in pairwise(moments)]
     ((sent,),) = running.ask(
         "SELECT sum(size) FROM contribution JOIN phase ON phase.id = contribution.phase "
         "WHERE contribution.job = ? AND phase.round > 0",
@@ -150,27 +153,31 @@ def federated(name: str, case: Case, running: Running, kind: str, sketch_every: 
         sent_bytes_per_round=int(sent / case.rounds),
         received_bytes_per_round=int(received / case.rounds),
         peak_rss_mb=memory.peaks,
+        cpu_s_per_round={name: round(spent / case.rounds, 4) for name, spent in memory.spent.items()},
         model=detail.model_digest[:16],
     )
 
 
-class _Memory:
-    """The largest resident set of each program and its workers while a job runs."""
+class _Watch:
+    """The largest resident set of each program and its workers while a job runs, and the processor time it takes."""
 
     def __init__(self, running: Running) -> None:
         self._roots = {name: running.federation.children[name].pid or 0 for name in ("coordinator", "aggregator")}
         self._roots |= {f"agent {agent.name}": agent.pid or 0 for agent in running.agents}
         self.peaks = dict.fromkeys(self._roots, 0.0)
+        self.spent: dict[str, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> _Memory:
+    def __enter__(self) -> _Watch:
+        self._before = {name: cpu_seconds(family(root)) for name, root in self._roots.items()}
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self.spent = {name: cpu_seconds(family(root)) - self._before[name] for name, root in self._roots.items()}
         self.peaks = {name: round(peak / 1e6, 1) for name, peak in self.peaks.items()}
 
     def _sample(self) -> None:
@@ -200,22 +207,24 @@ def main() -> None:
     kinds = options.statistics or (["histograms", "atoms"] if options.case == "small" else ["histograms"])
     rows = tables(case)
     found = [central(options.case, case, rows, threads) for threads in (1, 2)]
-    with tempfile.TemporaryDirectory(prefix="hanse-speed-") as folder:
-        with federation(options.keep or Path(folder), rows) as running:
-            for every in options.sketch_every or [0]:
-                found += [federated(options.case, case, running, kind, every) for kind in kinds]
+    with (
+        tempfile.TemporaryDirectory(prefix="hanse-speed-") as folder,
+        federation(options.keep or Path(folder), rows) as running,
+    ):
+        for every in options.sketch_every or [0]:
+            found += [federated(options.case, case, running, kind, every) for kind in kinds]
     if options.json:
         print(json.dumps([asdict(row) for row in found]))
         return
     for row in found:
         print(
-            f"{row.method:24} {row.statistics:11} sketch_every {row.sketch_every}  median {row.median_round_s * 1e3:8.1f} "
-            f"ms  first {row.first_round_s * 1e3:8.1f} ms  {row.exchanges_per_round:4.1f} exchanges  "
+            f"{row.method:24} {row.statistics:11} sketch_every {row.sketch_every}  "
+            f"median {row.median_round_s * 1e3:8.1f} ms  first {row.first_round_s * 1e3:8.1f} ms  {row.exchanges_per_round:4.1f} exchanges  "
             f"sent {row.sent_bytes_per_round / 1e6:8.3f} MB  received {row.received_bytes_per_round / 1e6:8.3f} MB  "
             f"{row.model}"
         )
         for name, peak in row.peak_rss_mb.items():
-            print(f"    {name:20} {peak:9.1f} MB")
+            print(f"    {name:20} {peak:9.1f} MB  {row.cpu_s_per_round[name] * 1e3:8.1f} ms of processor time a round")
 
 
 if __name__ == "__main__":
