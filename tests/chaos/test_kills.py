@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hanse.harness import Harness, HarnessResult
+from hanse.jobs import JobSpecification
+from hanse.method import LearnerLimits
+from hanse_agent.datasets.table import TableDataset
 from tests.chaos.world import Site, World, world
 
 pytestmark = pytest.mark.chaos
@@ -27,6 +31,29 @@ def quiet_model(tmp_path_factory: pytest.TempPathFactory) -> str:
         detail = place.until_ended(place.submit("job"))
         assert detail.job.state == "succeeded", detail.job.reason
         return detail.model_digest
+
+
+def test_the_harness_gives_the_bytes_of_the_real_federation(tmp_path: Path) -> None:
+    with world(tmp_path) as place:
+        for name in NAMES:
+            place.add_site(name)
+        job = place.submit("job", seed=5)
+        detail = place.until_ended(job)
+        real = place.read(lambda view: [sorted(c.digest for c in view.contributions(p.id)) for p in view.phases(job)])
+        tables = {
+            name: TableDataset("ward", {"path": str(site.folder / "table.csv"), "target": "kind", "holdout": 0.2})
+            for name, site in place.sites.items()
+        }
+        specification = JobSpecification.model_validate(place.job_document("job", seed=5))
+    limits = {name: LearnerLimits(minimum_rows_per_atom=1) for name in NAMES}
+    result = Harness("fedscs_xgb", tables, specification, tmp_path / "harness", limits=limits).run()
+    assert result.model_digest.hex() == detail.model_digest
+    assert sorted(sorted(phase) for phase in digests(result)) == sorted(real)
+
+
+def digests(result: HarnessResult) -> list[list[str]]:
+    """The digests of the contributions, phase by phase."""
+    return [[digest.hex() for digest in phase.contributions.values()] for phase in result.phases]
 
 
 def nothing_was_done_twice(place: World) -> None:

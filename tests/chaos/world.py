@@ -161,7 +161,13 @@ class World:
 
     # ---- Jobs
     def submit(self, name: str, **changes: Any) -> str:
-        document = {
+        document = self.job_document(name, **changes)
+        request = control_pb2.SubmitJobRequest(specification=json.dumps(document).encode())
+        return str(self.control.call("SubmitJob", request).id)
+
+    def job_document(self, name: str, **changes: Any) -> dict[str, Any]:
+        """A small job of FedSCS-XGB over all sites."""
+        return {
             "name": name,
             "method": "fedscs_xgb",
             "dataset": "ward",
@@ -170,8 +176,6 @@ class World:
             "evaluation": {"every": 2},
             "method_config": {"num_class": CLASSES, "max_depth": 3, "bins": 32, "statistics": "atoms"},
         } | changes
-        request = control_pb2.SubmitJobRequest(specification=json.dumps(document).encode())
-        return str(self.control.call("SubmitJob", request).id)
 
     def detail(self, job: str) -> control_pb2.JobDetail:
         found: control_pb2.JobDetail = self.control.call("GetJob", control_pb2.GetJobRequest(job=job))
