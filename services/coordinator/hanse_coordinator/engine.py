@@ -31,6 +31,8 @@ _DECISIONS = {
     node_pb2.OfferReply.DECISION_REFUSED: Decision.REFUSED,
     node_pb2.OfferReply.DECISION_AWAITING_APPROVAL: Decision.AWAITING_APPROVAL,
 }
+# How many of a node's ended jobs it is reminded of when it connects.
+_RECENT_JOBS = 20
 _LIVE = [state for state in JobState if not state.ended]
 
 
@@ -193,7 +195,18 @@ class Engine:
         """A session is open: offers, unfinished assignments, and a word on everything it still has in hand."""
         for in_hand in session.hello.in_hand:
             await self._settle_in_hand(session, in_hand)
+        await self._tell_what_ended(session)
         self._post_to_all(Connected(session, fresh))
+
+    async def _tell_what_ended(self, session: NodeSession) -> None:
+        """Jobs of the node that ended, perhaps while it was away: it need not keep anything for them."""
+
+        def read(view: View) -> list[records.Job]:
+            took_part = view.participations_of(session.node, states=[state for state in JobState if state.ended])
+            return [view.job(item.job) for item in took_part[-_RECENT_JOBS:]]
+
+        for job in await self._around.ledger.read(read):
+            session.send(job_ended=node_pb2.JobEnded(job=job.id, state=job.state.value))
 
     async def _settle_in_hand(self, session: NodeSession, work: node_pb2.WorkInHand) -> None:
         found = await self._around.ledger.read(lambda view: view.find_assignment(work.assignment))

@@ -375,6 +375,20 @@ def test_a_cancelled_job_stays_cancelled_after_a_restart(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_a_node_that_was_away_when_a_job_ended_is_told_when_it_comes_back(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        job = await federation.submit()
+        await federation.until(job)
+        dov = federation.nodes["dov"]
+        await federation.eventually(lambda: dov.ended == ["succeeded"])
+        dov.disconnect()
+        dov.ended.clear()
+        dov.connect()
+        await federation.eventually(lambda: dov.ended == ["succeeded"])
+
+    run(tmp_path, scenario)
+
+
 def test_a_job_waits_and_says_for_what(tmp_path: Path) -> None:
     async def scenario(federation: Federation) -> None:
         answers = {"ada": node_pb2.OfferReply.DECISION_AWAITING_APPROVAL}
