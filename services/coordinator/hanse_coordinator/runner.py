@@ -14,11 +14,12 @@ from typing import TypeVar
 from hanse.errors import Conflict, FencedOut, HanseError, OldFence, Owner, PlatformError, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, View, records
-from hanse.ledger.states import Decision, JobState, PhaseState
+from hanse.ledger.states import JobState, PhaseState
 from hanse.logs import logger
 from hanse.v1 import node_pb2
-from hanse_coordinator import messages, outcomes, planning, writes
+from hanse_coordinator import outcomes, planning, writes
 from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, OutcomeReady
+from hanse_coordinator.asking import Asking
 from hanse_coordinator.collecting import Collector, Mirror, Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
 from hanse_coordinator.offers import Offers
@@ -41,6 +42,7 @@ class JobRunner:
         self._log = logger(job=job.id, name=job.name)
         self._inbox: asyncio.Queue[Input | Acknowledged | OutcomeReady | AggregationFailed] = asyncio.Queue()
         self._mirror = Mirror(job, self.spec, self.offers, self._log)
+        self._asking = Asking(around, self._mirror)
         self._collector = Collector(around, self._mirror, self._inbox.put_nowait)
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -135,7 +137,7 @@ class JobRunner:
             case Connected():
                 await self._connected(item.session, fresh=item.fresh)
             case Replied():
-                await self._replied(item)
+                await self._asking.replied(item)
             case Delivered():
                 await self._answer(item.recorded, self._collector.delivered(item))
             case Settled():
@@ -193,7 +195,7 @@ class JobRunner:
             if self.offers.ready(self._now):
                 await self._move(JobEvent.START)
             else:
-                await self._explain_waiting()
+                await self._asking.explain_waiting()
         if self.job.state is JobState.RUNNING and self.phase is not None:
             if self.phase.record.state is PhaseState.OPEN:
                 await self._try_to_assign(self.phase)
@@ -268,7 +270,7 @@ class JobRunner:
         match effect:
             case Effect.OFFER_JOB:
                 for session in self._around.sessions:
-                    await self._offer(session, fresh=True)
+                    await self._asking.offer(session, fresh=True)
             case Effect.PROCEED:
                 await self._proceed()
             case Effect.TELL_NODES:
@@ -311,56 +313,11 @@ class JobRunner:
             )
         await self._move(item.event, reason=reason, actor=item.actor, why=item.why)
 
-    async def _explain_waiting(self) -> None:
-        reason = self.offers.waiting_for()
-        if reason != self.job.reason:
-            await self._around.ledger.write(lambda tx: tx.update_job(self.job.id, reason=reason), patience=None)
-            self._mirror.job = replace(self.job, reason=reason)
-
     # ---- Nodes
     async def _connected(self, session: NodeSession, *, fresh: bool) -> None:
-        await self._offer(session, fresh=fresh)
+        await self._asking.offer(session, fresh=fresh)
         await self._collector.resend(session, fresh=fresh)
 
-    async def _offer(self, session: NodeSession, *, fresh: bool) -> None:
-        if self.job.state not in {JobState.WAITING, JobState.RUNNING}:
-            return
-        if not self.offers.should_offer(session, fresh=fresh):
-            return
-        await self._participate(session.node, Decision.OFFERED, None)
-        self.offers.offered(session.node, self._now)
-        unseen = self.offers.unseen(session.node)
-        session.send(offer=node_pb2.Offer(job=messages.job_description(self.job, self.spec, unseen=unseen)))
-
-    async def _replied(self, item: Replied) -> None:
-        if item.node in self.offers.participants:
-            await self._participate(item.node, item.decision, item.reason)
-
-    async def _participate(self, node: str, decision: Decision, reason: Reason | None) -> None:
-        session = self._around.sessions.get(node)
-        dataset = session.dataset(self.spec.dataset) if session else None
-        unseen = self.offers.unseen(node)
-
-        def work(tx: Transaction) -> records.Participation:
-            tx.set_participation(
-                job=self.job.id,
-                node=node,
-                decision=decision,
-                unseen=unseen,
-                reason=reason,
-                dataset=messages.dataset_to_dict(dataset) if dataset else None,
-            )
-            body: dict[str, object] = {"decision": decision.value, "unseen": unseen}
-            if reason:
-                body |= {"code": reason.code, "sentence": reason.sentence, "owner": reason.owner.value}
-            tx.event("offer_" + decision.value, job=self.job.id, node=node, body=body)
-            found = tx.participation(self.job.id, node)
-            assert found is not None
-            return found
-
-        self.offers.participants[node] = await self._around.ledger.write(work, patience=None)
-
-    # ---- Contributions
     # ---- The phase's transitions
     async def _try_to_assign(self, phase: OpenPhase) -> None:
         opening = self._plan(planning.again(phase.record, self._deadline, attempt=phase.record.attempt))
