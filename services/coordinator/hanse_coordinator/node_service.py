@@ -13,7 +13,7 @@ import grpc.aio
 from google.protobuf.json_format import MessageToDict
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OldFence, OperatorError
+from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OldFence, OperatorError, PlatformError
 from hanse.ledger import Transaction
 from hanse.logs import logger
 from hanse.payload import Payload
@@ -197,6 +197,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             await self._record(session, given.assignment, given.fence, artifact.digest, artifact.size)
         except OldFence:
             pass  # the assignment is on its way again, with its new number
+        except PlatformError as error:
+            # Our own trouble, a full disk for instance: without a receipt the node sends it again.
+            logger().warning("contribution not taken", node=session.node, reason=str(error))
         except HanseError as error:
             session.send(
                 withdraw=node_pb2.Withdraw(

@@ -385,7 +385,11 @@ class JobRunner:
     # ---- Outcomes
     async def _outcome(self, item: OutcomeReady) -> None:
         around, phase = self._around, self.phase
-        stored = await asyncio.to_thread(outcomes.store, around.store, item.outcome, phase)
+        try:
+            stored = await asyncio.to_thread(outcomes.store, around.store, item.outcome, phase)
+        except HanseError as error:  # a full disk pauses the job; an outcome that contradicts itself ends it
+            await self._aggregation_failed(error)
+            return
         opening = None
         if item.outcome.HasField("next_phase"):
             ordinal = phase.record.ordinal + 1 if phase else 1
