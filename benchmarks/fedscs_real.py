@@ -17,7 +17,7 @@ SETTING = Setting(classes=19, bins=64, rounds=3, depth=4, eta=0.3)
 
 
 def compare(data: Path, statistics: tuple[str, ...] = ("atoms", "histograms")) -> list[dict[str, Any]]:
-    """dsads_har by its 45 columns of means, time split, 64 bins, 3 rounds: contributions and model, by their digests."""
+    """dsads_har by its 45 columns of means, time split, 64 bins, 3 rounds: are contributions and model the same?"""
     fold = next(folds(with_columns(load("dsads_har", data), "mean"), "time"))
     datasets: Mapping[str, Any] = {name: MemoryDataset(table) for name, table in fold.tables.items()}
     rows = []

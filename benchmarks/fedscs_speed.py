@@ -218,10 +218,11 @@ def main() -> None:
         return
     for row in found:
         print(
-            f"{row.method:24} {row.statistics:11} sketch_every {row.sketch_every}  "
-            f"median {row.median_round_s * 1e3:8.1f} ms  first {row.first_round_s * 1e3:8.1f} ms  {row.exchanges_per_round:4.1f} exchanges  "
-            f"sent {row.sent_bytes_per_round / 1e6:8.3f} MB  received {row.received_bytes_per_round / 1e6:8.3f} MB  "
-            f"{row.model}"
+            f"{row.method:24} {row.statistics:11} sketch_every {row.sketch_every}",
+            f"median {row.median_round_s * 1e3:8.1f} ms  first {row.first_round_s * 1e3:8.1f} ms",
+            f"{row.exchanges_per_round:4.1f} exchanges  sent {row.sent_bytes_per_round / 1e6:8.3f} MB",
+            f"received {row.received_bytes_per_round / 1e6:8.3f} MB  {row.model}",
+            sep="  ",
         )
         for name, peak in row.peak_rss_mb.items():
             print(f"    {name:20} {peak:9.1f} MB  {row.cpu_s_per_round[name] * 1e3:8.1f} ms of processor time a round")

@@ -82,12 +82,16 @@ def histograms(
     slot_of[nodes] = np.arange(len(nodes))
     slot = slot_of[position]
     rows = np.flatnonzero(slot >= 0)
+    everywhere = len(nodes) == 1 and len(rows) == len(slot)
     slot = slot[rows]
     pairs = (exact_halves(gradient[rows]), exact_halves(hessian[rows]))
     sums = np.zeros((len(nodes), 2, len(edges.cuts)), dtype=np.int64)
     for f, width in enumerate(edges.bins.tolist()):
         # The first cell of each slot takes the missing values, and is left out.
-        cell = slot * (width + 1) + bins[:, f][rows] + 1
+        own = bins[:, f] if everywhere else bins[:, f][rows]
+        cell = np.add(own, 1, dtype=np.int64)
+        if not everywhere:
+            cell += slot * (width + 1)
         for which, values in enumerate(pairs):
             counted = bincount_halves(cell, values, len(nodes) * (width + 1)).reshape(len(nodes), width + 1)
             sums[:, which, edges.offsets[f] : edges.offsets[f + 1]] = counted[:, 1:]

@@ -13,7 +13,7 @@ import numpy as np
 
 from hanse.learning.arrays import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
 from hanse.learning.bin_edges import BinEdges
-from hanse.learning.fixed_point import Grid, decode
+from hanse.learning.fixed_point import Grid
 from hanse.learning.parameters import BoostingParameters
 
 # Bins of all nodes that are searched together: bounds the memory to about 100 bytes times this.
@@ -45,7 +45,42 @@ class Regulariser:
 
     def weight(self, sums: Int64) -> Float32:
         """The leaf value before eta, float32 [...], of sums int64 [..., 2]: -T(G) / (H + lambda), limited."""
-        g, h = self._floats(sums)
+        g, h = self.decoded(sums[..., 0], sums[..., 1])
+        return self._weight(g, h)
+
+    def gain(self, g: Float64, h: Float64) -> Float32:
+        """T(G)^2 / (H + lambda), float32 [...], of decoded sums float64 [...]; 0 without hessian.
+
+        Numerator and denominator are rounded to float32 before the division. With a largest step it is the
+        loss reduction at the limited weight, -(2 G w + (H + lambda) w^2), all in float32; XGBoost 3.2 leaves
+        the L1 penalty out there, and so do we.
+        """
+        penalty = _float32(self.parameters.reg_lambda)
+        if self.parameters.max_delta_step:
+            w = self._weight(g, h)
+            g32, h32 = g.astype(np.float32), h.astype(np.float32)
+            gain: Float32 = -(np.float32(2) * g32 * w + (h32 + np.float32(penalty)) * (w * w))
+        else:
+            numerator: Float32 = np.square(self._shrunk(g)).astype(np.float32)
+            denominator: Float32 = (h + penalty).astype(np.float32)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                gain = np.divide(numerator, denominator, out=numerator)
+        gain[h <= 0] = 0
+        return gain
+
+    def allowed(self, h: Float64) -> Bool:
+        """Whether a child with the decoded hessian sum float64 [...] may exist."""
+        result: Bool = h >= _float32(self.parameters.min_child_weight)
+        return result & (h > 0) if self.parameters.min_child_weight <= 0 else result
+
+    def decoded(self, gradient: Int64, hessian: Int64) -> tuple[Float64, Float64]:
+        """Integer sums as float64; exact below 2^53, since units are powers of two."""
+        return (
+            np.multiply(gradient, 2.0**self.grid.gradient, dtype=np.float64),
+            np.multiply(hessian, 2.0**self.grid.hessian, dtype=np.float64),
+        )
+
+    def _weight(self, g: Float64, h: Float64) -> Float32:
         p = self.parameters
         with np.errstate(divide="ignore", invalid="ignore"):
             weight = -self._shrunk(g) / (h + _float32(p.reg_lambda))
@@ -54,38 +89,9 @@ class Regulariser:
         alive = (h >= _float32(p.min_child_weight)) & (h > 0)
         return np.where(alive, weight, 0.0).astype(np.float32)
 
-    def gain(self, sums: Int64) -> Float32:
-        """T(G)^2 / (H + lambda), float32 [...], of sums int64 [..., 2]; 0 without hessian.
-
-        Numerator and denominator are rounded to float32 before the division. With a largest step it is the
-        loss reduction at the limited weight, -(2 G w + (H + lambda) w^2), all in float32; XGBoost 3.2 leaves
-        the L1 penalty out there, and so do we.
-        """
-        g, h = self._floats(sums)
-        penalty = _float32(self.parameters.reg_lambda)
-        if self.parameters.max_delta_step:
-            w = self.weight(sums)
-            g32, h32 = g.astype(np.float32), h.astype(np.float32)
-            gain: Float32 = -(np.float32(2) * g32 * w + (h32 + np.float32(penalty)) * (w * w))
-        else:
-            numerator: Float32 = np.square(self._shrunk(g)).astype(np.float32)
-            denominator: Float32 = (h + penalty).astype(np.float32)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                gain = numerator / denominator
-        result: Float32 = np.where(h > 0, gain, np.float32(0))
-        return result
-
-    def allowed(self, hessian: Int64) -> Bool:
-        """Whether a child with the hessian sum int64 [...] may exist."""
-        result: Bool = (hessian > 0) & (
-            decode(hessian, self.grid.hessian) >= _float32(self.parameters.min_child_weight)
-        )
-        return result
-
-    def _floats(self, sums: Int64) -> tuple[Float64, Float64]:
-        return decode(sums[..., 0], self.grid.gradient), decode(sums[..., 1], self.grid.hessian)
-
     def _shrunk(self, g: Float64) -> Float64:
+        if not self.parameters.reg_alpha:
+            return g
         result: Float64 = np.sign(g) * np.maximum(np.abs(g) - _float32(self.parameters.reg_alpha), 0.0)
         return result
 
@@ -124,38 +130,40 @@ def _find_splits(
     columns: Bool,
     regulariser: Regulariser,
 ) -> Splits:
-    bins = np.moveaxis(sums, 1, 2)
+    gradient, hessian = sums[:, 0], sums[:, 1]
     starts, ends = edges.offsets[:-1], edges.offsets[1:]
     feature_of = np.repeat(np.arange(edges.features), edges.bins)
-    running = np.cumsum(bins, axis=1)
-    before = np.concatenate([np.zeros((len(bins), 1, 2), dtype=np.int64), running], axis=1)[:, starts]
-    up_to = running - before[:, feature_of]
-    present = up_to[:, ends - 1]
-    parent = totals[:, None, :]
-    root_gain = regulariser.gain(totals)[:, None]
+    up_to_g, up_to_h = _within(gradient, edges), _within(hessian, edges)
+    parent_g, parent_h = totals[:, :1], totals[:, 1:]
+    root_gain = regulariser.gain(*regulariser.decoded(parent_g, parent_h))
     usable = columns[feature_of]
 
-    def scores(left: Int64, allowed: Bool) -> Float32:
-        right = parent - left
-        both = regulariser.allowed(left[..., 1]) & regulariser.allowed(right[..., 1]) & allowed
-        change = (regulariser.gain(left) + regulariser.gain(right)) - root_gain
-        return np.where(both, change, np.float32(0)).astype(np.float32)
+    def scores(left_g: Int64, left_h: Int64, allowed: Bool) -> Float32:
+        g, h = regulariser.decoded(left_g, left_h)
+        other_g, other_h = regulariser.decoded(parent_g - left_g, parent_h - left_h)
+        change = regulariser.gain(g, h)
+        change += regulariser.gain(other_g, other_h)
+        change -= root_gain
+        change[~(regulariser.allowed(h) & regulariser.allowed(other_h) & allowed)] = 0
+        return change
 
-    forward = scores(up_to, usable)
+    forward = scores(up_to_g, up_to_h, usable)
     # Backward, the bin itself and all bins above it go right, everything else and what is missing goes left.
-    below = up_to - bins
-    above = present[:, feature_of] - below
-    has_missing = (present != parent).any(axis=2)[:, feature_of]
+    missing = (up_to_g[:, ends - 1] != parent_g) | (up_to_h[:, ends - 1] != parent_h)
     first_bin = np.zeros(len(feature_of), dtype=np.bool_)
     first_bin[starts] = True
-    if has_missing.any():
-        backward = scores(parent - above, usable & has_missing & ~first_bin)
+    if missing.any():
+        above_g = up_to_g[:, ends - 1][:, feature_of] - (up_to_g - gradient)
+        above_h = up_to_h[:, ends - 1][:, feature_of] - (up_to_h - hessian)
+        offered = usable & missing[:, feature_of] & ~first_bin
+        backward = scores(parent_g - above_g, parent_h - above_h, offered)
     else:
+        above_g, above_h = up_to_g, up_to_h
         backward = np.zeros_like(forward)
 
     best = np.maximum(forward.max(axis=1), backward.max(axis=1))
     best = np.maximum(best, np.float32(0))
-    node = np.arange(len(bins))
+    node = np.arange(len(sums))
     hit_forward, hit_backward = forward == best[:, None], backward == best[:, None]
     forward_bin = _first(hit_forward)
     backward_feature = np.where(hit_backward.any(axis=1), feature_of[_first(hit_backward)], edges.features)
@@ -168,11 +176,9 @@ def _find_splits(
     following = _next_occupied(occupied, feature_of)[forward_bin]
     upper = np.where(following >= 0, edges.cuts[np.maximum(following, 1) - 1], FLOAT32_MAX)
     threshold = np.where(is_backward, edges.cuts[np.maximum(backward_bin, 1) - 1], upper)
-    left = np.where(
-        is_backward[:, None],
-        totals - above[node, backward_bin],
-        up_to[node, forward_bin],
-    )
+    above = np.stack([above_g[node, backward_bin], above_h[node, backward_bin]], axis=1)
+    up_to = np.stack([up_to_g[node, forward_bin], up_to_h[node, forward_bin]], axis=1)
+    left = np.where(is_backward[:, None], totals - above, up_to)
     found = best > 0
     return Splits(
         gain=best,
@@ -182,6 +188,14 @@ def _find_splits(
         left=left,
         right=totals - left,
     )
+
+
+def _within(values: Int64, edges: BinEdges) -> Int64:
+    """Running sums [R, total bins] that begin anew with every feature."""
+    running = np.cumsum(values, axis=1)
+    before = np.concatenate([np.zeros((len(values), 1), dtype=np.int64), running[:, edges.offsets[1:-1] - 1]], axis=1)
+    running -= np.repeat(before, edges.bins, axis=1)
+    return running
 
 
 def _first(mask: Bool) -> Int64:

@@ -88,9 +88,12 @@ class Tree:
 
         `values` float32 [n, F].
         """
-        rows, features = values.shape
+        return self.step_of(values, np.arange(len(values), dtype=np.int64), node)
+
+    def step_of(self, values: Float32, rows: Int64, node: Int32) -> Int32:
+        """The same for the chosen `rows` int64 [m] of `values` float32 [n, F] alone, whose nodes are int32 [m]."""
         flat = np.ascontiguousarray(values).ravel()
-        value = flat[np.arange(rows, dtype=np.int64) * features + self.feature[node]]
+        value = flat[rows * values.shape[1] + self.feature[node]]
         go_left = np.where(np.isnan(value), self.default_left[node], value < self.threshold[node])
         child = np.where(go_left, self.left[node], self.right[node])
         result: Int32 = np.where(child == LEAF, node, child)
@@ -101,10 +104,10 @@ class Tree:
         contiguous = np.ascontiguousarray(values)
         node = np.zeros(len(values), dtype=np.int32)
         while True:
-            following = self.step(contiguous, node)
-            if np.array_equal(following, node):
+            rows = np.flatnonzero(self.left[node] != LEAF)
+            if not len(rows):
                 return node
-            node = following
+            node[rows] = self.step_of(contiguous, rows, node[rows])
 
     def predict(self, values: Float32) -> Float32:
         """The leaf value of each row of `values` float32 [n, F], float32 [n]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,13 +87,14 @@ class Payload:
                 header.arrays.append(array.spec(name))
                 continue
             stored = np.asarray(array, order="C")
-            if stored.dtype.name not in ITEM_BYTES:
+            dtype = _dtype_name(stored.dtype)
+            if dtype not in ITEM_BYTES:
                 raise InvalidPayload(f"array '{name}' has dtype {stored.dtype}, which has no raw form.")
             stored = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
             plain[name] = stored
             header.arrays.add(
                 name=name,
-                dtype=stored.dtype.name,
+                dtype=dtype,
                 shape=stored.shape,
                 encoding=payload_pb2.ENCODING_RAW,
                 nbytes=stored.nbytes,
@@ -209,6 +210,12 @@ class Payload:
 
     def __repr__(self) -> str:
         return f"Payload({self.kind}, {len(self.arrays)} arrays, {self.size} bytes)"
+
+
+@cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name, which NumPy works out anew each time."""
+    return dtype.name
 
 
 def _body(header: payload_pb2.PayloadHeader) -> int:

@@ -107,7 +107,9 @@ def next_level(phase: Phase, instruction: BoostingInstruction, state: BoostingSt
         trees=Forest.of_rounds([[growth.tree for growth in state.growths]]),
         wanted=tuple(growth.wanted for growth in state.growths),
     )
-    told = dataclasses.replace(instruction, frontier=frontier)
+    # The first level brings the newest trees; who has answered it has them.
+    newest = instruction.newest if state.growths[0].depth == 0 else None
+    told = dataclasses.replace(instruction, frontier=frontier, newest=newest)
     return phase.then("histogram", told.to_payload(), round=round_number)
 
 

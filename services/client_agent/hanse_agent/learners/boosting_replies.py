@@ -69,15 +69,15 @@ class RoundRows:
     def position(self, output: int, tree: Tree) -> NDArray[np.int32]:
         """The node of an unfinished tree that each row has reached: from where it was, if that was the same tree."""
         before = self.positions.get(output)
-        node = before[1] if before is not None and _grown_from(before[0], tree) else None
-        if node is None:
+        if before is not None and _grown_from(before[0], tree):
+            node = before[1].copy()
+        else:
             node = np.zeros(len(self.drawn), dtype=np.int32)
-        if len(tree) > 1:
-            while True:
-                following = tree.step(self.values, node)
-                if np.array_equal(following, node):
-                    break
-                node = following
+        while True:
+            rows = np.flatnonzero(tree.left[node] != LEAF)
+            if not len(rows):
+                break
+            node[rows] = tree.step_of(self.values, rows, node[rows])
         self.positions[output] = tree, node
         return node
 
