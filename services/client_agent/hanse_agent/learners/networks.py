@@ -157,7 +157,8 @@ class NetworkLearner(ABC):
             for name, array in shared.items()
             if _is_averaged(array)
         }
-        absolute = {name: after[name] for name, role in setup.roles.items() if role is Role.EVALUATION_ONLY}
+        # Copies: the network itself goes on to be trained.
+        absolute = {name: np.array(after[name]) for name, role in setup.roles.items() if role is Role.EVALUATION_ONLY}
         NetworkState(
             round=assignment.round,
             own={name: array for name, array in after.items() if setup.roles[name] not in SHARED},
