@@ -7,8 +7,10 @@ along, so that a node that has missed nothing fetches nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -131,7 +133,7 @@ class BoostingInstruction:
         """
         document = read_document(payload, INSTRUCTION)
         try:
-            parameters = BoostingParameters.model_validate(document["parameters"])
+            parameters = _parameters(json.dumps(document["parameters"], sort_keys=True))
             grid = Grid(**document["grid"]) if "grid" in document else None
             sets, select, earlier = int(document["edge_sets"]), bool(document["select"]), int(document["earlier"])
         except (KeyError, TypeError, ValueError, ValidationError) as error:
@@ -169,6 +171,12 @@ class BoostingInstruction:
             frontier=_read_frontier(payload, features=features, outputs=outputs),
             earlier=earlier,
         )
+
+
+@lru_cache(maxsize=64)
+def _parameters(text: str) -> BoostingParameters:
+    """The parameters of a job are the same in every instruction."""
+    return BoostingParameters.model_validate_json(text)
 
 
 def _read_frontier(payload: Payload, *, features: int, outputs: int) -> Frontier | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -51,4 +53,10 @@ def config_of(job: JobContext) -> FedScsConfig:
     Raises:
         OperatorError: a wrong or unknown key; the sentence names it.
     """
-    return validate(FedScsConfig, dict(job.config), source="method_config")
+    return _validated(json.dumps(dict(job.config), sort_keys=True))
+
+
+@lru_cache(maxsize=64)
+def _validated(config: str) -> FedScsConfig:
+    """The configuration of a job is the same in every phase."""
+    return validate(FedScsConfig, json.loads(config), source="method_config")
