@@ -48,12 +48,13 @@ class NodeIdentity:
         return self.pair.peer
 
     def require_current(self, now: datetime | None = None) -> None:
-        """Check that the certificate can still be used.
+        """Check that the certificate has not run out. Whether it is valid already, the coordinator's clock decides:
+        one of ours that is behind would keep a good node away.
 
         Raises:
             Unauthenticated: it ran out; the remedy names the command that brings the node back.
         """
-        self.peer.require_current(now or datetime.now(UTC))
+        self.peer.require_current(max(now or datetime.now(UTC), self.peer.not_before))
 
     def with_pair(self, pair: KeyPair) -> NodeIdentity:
         """The same node with a renewed key and certificate."""
