@@ -20,7 +20,7 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_BARS = 60, 96, 30
 def draw_matrix(
     values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], column_title: str
 ) -> tuple[Markup, str]:
-    """The darker, the farther from zero; values below zero have a hue of their own."""
+    """The darker, the farther from zero (by the square root, so that one large value does not drown the others)."""
     shown = values[:_MOST_ROWS, :_MOST_COLUMNS]
     label = 12.0 + 6.6 * min(24, max((len(row) for row in rows[:_MOST_ROWS]), default=4))
     width = min(46.0, max(9.0, 820.0 / max(shown.shape[1], 1)))
@@ -48,7 +48,7 @@ def draw_matrix(
         for column, value in enumerate(shown[place]):
             if not math.isfinite(value):
                 continue
-            share = abs(float(value)) / most if most else 0.0
+            share = math.sqrt(abs(float(value)) / most) if most else 0.0
             tip = title(f"{name}, {columns[column]}: {number(float(value))}")
             shade = "heat-negative" if value < 0 else "heat"
             cell = rect(
@@ -67,7 +67,7 @@ def draw_matrix(
         note = (
             f"Drawn are {shown.shape[0]} of {values.shape[0]} rows and {shown.shape[1]} of {values.shape[1]} columns."
         )
-    scale = f"Full shade is {number(most)}."
+    scale = f"Full shade is {number(most)}; shades grow with the square root."
     return picture(*total, shapes, label="Heat map", kind="matrix"), f"{note} {scale}".strip()
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 
 from hanse.errors import NotFound, Reason
 from hanse.ledger import Assignment, AssignmentState, Contribution, JobState, Metric, Phase, PhaseState, View, models
@@ -162,6 +162,7 @@ class PhaseBlock:
     median_seconds: float | None
     bytes: int
     bars: Sequence[Bar]
+    """Those still at work first, then the slowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +247,10 @@ def _block(view: View, phase: Phase, *, over: bool) -> PhaseBlock:
         last_answer_at=max(settled, default=None),
         median_seconds=median,
         bytes=sum(item.size for item in given.values()),
-        bars=[_bar(item, given.get(item.id), median, phase, over=over) for item in assignments],
+        bars=sorted(
+            (_bar(item, given.get(item.id), median, phase, over=over) for item in assignments),
+            key=lambda bar: (bar.seconds is not None, -(bar.seconds or 0.0), bar.node),
+        ),
     )
 
 
@@ -293,12 +297,9 @@ class Curve:
 def metric_names(view: View, job: str) -> list[tuple[str, bool]]:
     """The metrics of a job, and whether they are evaluations (known for all nodes together)."""
     table = models.metric
-    rows = view.rows(
-        select(table.c.name, func.max((table.c.scope.in_(["pooled", "unseen"])).cast(models.metric.c.id.type)))
-        .where(table.c.job == job)
-        .group_by(table.c.name)
-    )
-    return sorted(((name, bool(pooled)) for name, pooled in rows), key=lambda item: (not item[1], item[0]))
+    pooled = func.max(case((table.c.scope.in_(["pooled", "unseen"]), 1), else_=0))
+    rows = view.rows(select(table.c.name, pooled).where(table.c.job == job).group_by(table.c.name))
+    return sorted(((name, bool(flag)) for name, flag in rows), key=lambda item: (not item[1], item[0]))
 
 
 def curves(view: View, job: str, name: str, *, nodes: bool = True) -> list[Curve]:

@@ -24,7 +24,7 @@
     if (line.scope === "pooled") return { ...base, stroke: colour("--accent"), width: 2.5 };
     if (line.scope === "unseen") return { ...base, stroke: "#c2660f", width: 2.2, dash: [7, 4] };
     if (line.scope === "aggregation") return { ...base, stroke: "#7d6bb0", width: 2 };
-    return { ...base, stroke: colour("--line-strong"), width: 1.1, points: { show: false } };
+    return { ...base, stroke: colour("--thin"), width: 1.1, points: { show: false } };
   }
   function draw(box) {
     const source = document.getElementById(box.dataset.chart);
