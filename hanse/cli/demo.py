@@ -37,7 +37,39 @@ def activity(
     try:
         from hanse.demos.activity import run_demo
     except ImportError as error:
-        raise OperatorError(
-            f"The demo needs the Python package {error.name}.", remedy="Install hanse[demo].", code="NOT_INSTALLED"
-        ) from error
+        raise _not_installed(error, "demo") from error
     return run_demo(nodes=nodes, rounds=rounds, state=run.state, keep=keep, say=run.note)
+
+
+@command(group, "images", state="Run in this folder and keep it. Else in a temporary one.")
+def images(
+    run: Run,
+    unseen: Annotated[
+        int, typer.Option(metavar="ANGLE", help="The domain that takes no part in training: 0, 15, 30, 45, 60 or 75.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of training.")] = 15,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the state folder, also one that was made for this run.")
+    ] = False,
+) -> Answer:
+    """Recognise digits turned by an angle that no node has trained on (gPerXAN).
+
+    Starts a federation with mutual TLS, one agent a domain; one domain is left out of the training and evaluates.
+    """
+    try:
+        from hanse.demos.image_data import ANGLES
+        from hanse.demos.images import run_demo
+    except ImportError as error:
+        raise _not_installed(error, "demo-images") from error
+    if unseen not in ANGLES:
+        raise OperatorError(f"There is no domain of {unseen} degrees.", remedy=f"Choose one of {list(ANGLES)}.")
+    try:
+        return run_demo(unseen=unseen, rounds=rounds, state=run.state, keep=keep, say=run.note)
+    except ImportError as error:
+        raise _not_installed(error, "demo-images") from error
+
+
+def _not_installed(error: ImportError, extra: str) -> OperatorError:
+    return OperatorError(
+        f"The demo needs the Python package {error.name}.", remedy=f"Install hanse[{extra}].", code="NOT_INSTALLED"
+    )

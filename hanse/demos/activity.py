@@ -7,30 +7,22 @@ XGBoost on all rows in one place and with XGBoost at each person alone.
 
 from __future__ import annotations
 
-import shutil
-import signal
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.cli.connection import Control, find_connection
-from hanse.cli.ledger import read_heads
+from hanse.cli.connection import Control
 from hanse.cli.output import Answer, fields, table
-from hanse.cli.pull import fetch_model, write_files
-from hanse.cli.views import amount, because
-from hanse.cli.watch import Screen, follow
+from hanse.cli.views import amount
 from hanse.demos import activity_data, comparison
 from hanse.demos.comparison import Score
-from hanse.demos.people import Person, onboard, run_agents, stop_agents, write_config
-from hanse.embedded import EmbeddedFederation, EmbeddedOptions
+from hanse.demos.federation import federation, keep_what_counts, metric, run_job
+from hanse.demos.people import Person
 from hanse.errors import PlatformError
 from hanse.jobs import EvaluationSettings, JobSpecification, Selection
-from hanse.v1 import control_pb2, payload_pb2
+from hanse.v1 import control_pb2
 
 METHOD = "fedscs_xgb"
 DATASET = "activity"
@@ -70,31 +62,23 @@ def run_demo(*, nodes: int, rounds: int, state: Path | None, keep: bool, say: Sa
     folder = state.absolute() if state else Path(tempfile.mkdtemp(prefix="hanse-demo-"))
     say(f"reading the recordings of {nodes} people …")
     people, tables = _people(folder, nodes)
-    with _terminated_like_interrupted(), ExitStack() as stack:
-        say(f"starting a federation in {folder} …")
-        federation = EmbeddedFederation(folder, EmbeddedOptions(node_port=0, control_port=0), say=say)
-        stack.enter_context(federation.running())
-        control = stack.enter_context(Control(find_connection(folder)))
-        for person, path in zip(people, _write_data(folder, tables), strict=True):
-            dataset = {
-                "kind": "table",
-                "path": str(path),
-                "target": activity_data.TARGET,
-                "holdout_column": activity_data.HOLDOUT_COLUMN,
-            }
-            write_config(person, coordinator=federation.nodes_address, dataset=DATASET, table=dataset, method=METHOD)
-        say(f"{nodes} people join, each by an invitation of their own …")
-        onboard(control, people, say)
-        agents = run_agents(people, folder / "logs", say)
-        stack.callback(stop_agents, agents)
+    blocks = {
+        person: {
+            "kind": "table",
+            "path": str(path),
+            "target": activity_data.TARGET,
+            "holdout_column": activity_data.HOLDOUT_COLUMN,
+        }
+        for person, path in zip(people, _write_data(folder, tables), strict=True)
+    }
+    with federation(blocks, folder=folder, dataset=DATASET, method=METHOD, say=say) as control:
         say("training …")
         training = _train(control, people, tables, folder, rounds, say)
-        say("stopping …")
     say("training XGBoost on all rows in one place, and at each person alone, to compare …")
     central = comparison.central_score(PARAMETERS, rounds, tables)
     local = comparison.local_score(PARAMETERS, rounds, tables)
     if not keep and state is None:
-        _keep_what_counts(folder)
+        keep_what_counts(folder, "*.parquet")
     return _answer(training, central, local, nodes=nodes, rounds=rounds, folder=folder)
 
 
@@ -130,63 +114,17 @@ def _train(
     rounds: int,
     say: Say,
 ) -> Training:
-    specification = job_specification(len(people), rounds).model_dump_json().encode()
-    job = control.call("SubmitJob", control_pb2.SubmitJobRequest(specification=specification))
-    clock = _RoundClock(Screen(live=sys.stderr.isatty()))
-
-    def show(detail: control_pb2.JobDetail) -> None:
-        clock.show(detail)
-        if detail.job.state in {"paused", "failed", "cancelled"}:  # nobody is there to resume it
-            raise PlatformError(
-                f"The demo's job {detail.job.state}: {because(detail.job.reason)}",
-                remedy=f"See the logs in {folder / 'logs'}.",
-                code="DEMO_FAILED",
-            )
-
-    detail = follow(control, job.id, show, say=say)
-    path = _pull(control, job.id, folder / "model")
-    events = _verify(control, people)
+    done = run_job(control, people, job_specification(len(people), rounds), folder=folder, say=say)
+    path = done.files.get(MODEL_FILE) or next(iter(done.files.values()))
     return Training(
-        job=job.id,
-        federated=_checked_score(path, detail, tables),
-        bytes_sent={person.name: person.bytes_sent(job.id) for person in people},
-        seconds_per_round=clock.seconds / rounds,
-        single_row_atoms=_metric(detail, "single_row_atoms", "aggregation"),
-        events=events,
+        job=done.job,
+        federated=_checked_score(path, done.detail, tables),
+        bytes_sent={person.name: person.bytes_sent(done.job) for person in people},
+        seconds_per_round=done.seconds / rounds,
+        single_row_atoms=metric(done.detail, "single_row_atoms", "aggregation"),
+        events=done.events,
         model=path,
     )
-
-
-class _RoundClock:
-    """Passes a job's progress on and measures the time in which it ran, from its first round to its end."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._began: float | None = None
-        self.seconds = 0.0
-
-    def show(self, detail: control_pb2.JobDetail) -> None:
-        """Take the job as it is now."""
-        if self._began is None and detail.job.round >= 1:
-            self._began = time.monotonic()
-        if self._began is not None:
-            self.seconds = time.monotonic() - self._began
-        self._screen.show(detail)
-
-
-def _pull(control: Control, job: str, folder: Path) -> Path:
-    written = write_files(fetch_model(control, job).files, folder, overwrite=True)
-    return next((path for path in written if path.name == MODEL_FILE), written[0])
-
-
-def _verify(control: Control, people: Sequence[Person]) -> int:
-    """Prove the ledger whole, also against the heads that the agents kept; the number of its events."""
-    heads = [head for person in people if person.heads.exists() for head in read_heads(person.heads)]
-    against = [payload_pb2.LedgerHead(sequence=number, hash=digest) for number, digest in heads]
-    found = control.call("VerifyLedger", control_pb2.VerifyLedgerRequest(against=against))
-    if not found.whole:
-        raise PlatformError(f"The ledger is not whole: {found.sentence}", code="LEDGER_NOT_WHOLE")
-    return int(found.events)
 
 
 def _checked_score(
@@ -199,9 +137,9 @@ def _checked_score(
     """
     booster = comparison.load_booster(path)
     found = comparison.score({name: comparison.predict(booster, each) for name, each in tables.items()}, tables)
-    pairs = [(_metric(detail, "accuracy", "pooled"), found.pooled.accuracy)]
-    pairs.append((_metric(detail, "macro_f1", "pooled"), found.pooled.macro_f1))
-    pairs += [(_metric(detail, "accuracy", "node", name), each.accuracy) for name, each in found.per_node.items()]
+    pairs = [(metric(detail, "accuracy", "pooled"), found.pooled.accuracy)]
+    pairs.append((metric(detail, "macro_f1", "pooled"), found.pooled.macro_f1))
+    pairs += [(metric(detail, "accuracy", "node", name), each.accuracy) for name, each in found.per_node.items()]
     for reported, own in pairs:
         if abs(reported - own) > 1e-9:
             raise PlatformError(
@@ -209,36 +147,6 @@ def _checked_score(
                 code="DEMO_FAILED",
             )
     return found
-
-
-def _metric(detail: control_pb2.JobDetail, name: str, scope: str, node: str = "") -> float:
-    for row in detail.metrics:
-        if (row.name, row.scope, row.node) == (name, scope, node):
-            return float(row.value)
-    raise PlatformError(f"The job reported no {name} ({scope}{' ' + node if node else ''}).", code="DEMO_FAILED")
-
-
-def _keep_what_counts(folder: Path) -> None:
-    """Remove what only a running federation needs: payloads, recordings, states. Journals and ledger stay."""
-    shutil.rmtree(folder / "artifacts", ignore_errors=True)
-    for person in (folder / "people").iterdir():
-        shutil.rmtree(person / "state" / "jobs", ignore_errors=True)
-        for path in person.glob("*.parquet"):
-            path.unlink()
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that every process is stopped."""
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _answer(training: Training, central: Score, local: Score, *, nodes: int, rounds: int, folder: Path) -> Answer:

@@ -30,6 +30,8 @@ class Person:
 
     name: str
     folder: Path
+    kind: str = "wearable"
+    """The label `kind`, by which jobs select."""
 
     @property
     def config(self) -> Path:
@@ -59,7 +61,7 @@ def write_config(person: Person, *, coordinator: str, dataset: str, table: Mappi
     document = {
         "coordinator": coordinator,
         "state": str(person.state),
-        "labels": {"kind": "wearable"},
+        "labels": {"kind": person.kind},
         "datasets": {dataset: dict(table)},
         "policy": {"methods": [method], "minimum_rows_per_atom": 1},
         "worker": {"threads": 1, "memory": "4GB"},
@@ -80,7 +82,7 @@ def onboard(control: Control, people: Sequence[Person], say: Callable[[str], Non
             continue
         request = control_pb2.InviteNodeRequest(
             name=person.name,
-            labels={"kind": "wearable"},
+            labels={"kind": person.kind},
             valid_s=3600,
             pre_approved=True,
             again=person.name in known,

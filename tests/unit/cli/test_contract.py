@@ -41,7 +41,7 @@ CALLS: dict[str, list[str]] = {
     "authority issue": ["aggregator", "--authority", "{authority}", "-o", "{tmp}/service"],
 }
 # These start processes: tests/integration covers them.
-HEAVY = {"up", "demo activity"}
+HEAVY = {"up", "demo activity", "demo images"}
 LOCAL = {"authority init", "authority show", "authority issue"}
 
 
