@@ -13,7 +13,7 @@ from hanse_agent.datasets.images import ImagesDataset
 
 
 def test_domains_share_no_image_and_are_turned_by_their_angle(tmp_path: Path) -> None:
-    images, labels = data.read_digits()
+    images, _ = data.read_digits()
     assert (images.shape, images.dtype, int(images.max())) == ((1797, 8, 8), np.uint8, 255)
     # A number in one corner tells images apart, and a bright top row shows the angle.
     bars = np.zeros((60, 8, 8), np.uint8)
