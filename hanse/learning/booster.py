@@ -58,8 +58,7 @@ def to_json(forest: Forest, base_margins: Float32, names: Sequence[str], objecti
             "feature_types": ["float"] * len(names),
             "gradient_booster": {"name": "gbtree", "model": model},
             "learner_model_param": {
-                # For the logistic objective this is a probability: its margin is zero at one half.
-                "base_score": "5E-1" if objective.name == "binary:logistic" else "0E0",
+                "base_score": _base_score(objective),
                 "boost_from_average": "0",
                 "num_class": str(outputs) if several else "0",
                 "num_feature": str(len(names)),
@@ -81,8 +80,24 @@ def to_booster(forest: Forest, base_margins: Float32, names: Sequence[str], obje
 
 
 def to_ubjson(forest: Forest, base_margins: Float32, names: Sequence[str], objective: Objective) -> bytes:
-    """The model in XGBoost's UBJSON format, as `save_model("model.ubj")` writes it; see `to_json`."""
-    return bytes(to_booster(forest, base_margins, names, objective).save_raw("ubj"))
+    """The model in XGBoost's UBJSON format, as `save_model("model.ubj")` writes it; see `to_json`.
+
+    XGBoost 3.1 and later write the base score as a vector, which 2.1 reads as one half: it is put back to a number.
+    """
+    image = bytes(to_booster(forest, base_margins, names, objective).save_raw("ubj"))
+    key = b"base_scoreSL"
+    begin = image.find(key) + len(key)
+    length = int.from_bytes(image[begin : begin + 8], "big")
+    written = image[begin + 8 : begin + 8 + length].decode("ascii", "replace")
+    number = _base_score(objective)
+    if image.count(key) != 1 or set(written.strip("[]").split(",")) != {number}:
+        raise MethodError(f"XGBoost wrote the base score {written[:80]!r}, not {number}.", code="UNEXPECTED_MODEL")
+    return image[:begin] + len(number).to_bytes(8, "big") + number.encode() + image[begin + 8 + length :]
+
+
+def _base_score(objective: Objective) -> str:
+    # For the logistic objective this is a probability: its margin is zero at one half.
+    return "5E-1" if objective.name == "binary:logistic" else "0E0"
 
 
 def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class Regulariser:
         if not self.parameters.reg_alpha:
             return g
         result: Float64 = np.sign(g) * np.maximum(np.abs(g) - _float32(self.parameters.reg_alpha), 0.0)
+        result += 0.0  # no negative zeros, as in XGBoost: a leaf's sign bit is part of the model's bytes
         return result
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from hanse.errors import MethodError, PlatformError
-from hanse.learning.booster import to_booster
+from hanse.learning.booster import to_json, to_ubjson
 from hanse.learning.growth import plant
 from hanse.learning.objectives import make_objective
 from hanse.learning.trees import Forest
@@ -18,7 +18,7 @@ from hanse.payload.kinds import document_payload, read_trees, trees_payload
 from hanse_aggregator.plugins.boosting_config import config_of
 from hanse_aggregator.plugins.boosting_state import BoostingState
 
-MODEL_FILES = ("model.ubj", "model.json")
+MODEL_FILES = {"model.ubj": to_ubjson, "model.json": to_json}
 
 
 def close_round(
@@ -143,8 +143,8 @@ def model_of(job: JobContext, instruction: BoostingInstruction, *, rounds: int |
         forest += read_trees(trees, features=len(names), outputs=outputs)
     forest += instruction.newest
     forest = Forest(forest.trees[: kept * outputs], forest.outputs[: kept * outputs])
-    booster = to_booster(forest, instruction.setup.base_margins, names, make_objective(parameters))
-    files = {name: np.frombuffer(bytes(booster.save_raw(name[6:])), dtype=np.uint8) for name in MODEL_FILES}
+    model = forest, instruction.setup.base_margins, names, make_objective(parameters)
+    files = {name: np.frombuffer(write(*model), dtype=np.uint8) for name, write in MODEL_FILES.items()}
     document = {
         "objective": parameters.objective,
         "classes": list(instruction.schema.classes),
