@@ -65,7 +65,7 @@ class BoostingLearner:
         objective = make_objective(instruction.parameters)
         assignment.progress(0.0, "reading the dataset")
         table = self._load()
-        rows = self._select(table, instruction, objective)
+        rows = self._select(assignment.node, table, instruction, objective)
         if assignment.phase == "prepare":
             if assignment.state is not None:
                 carry_over(assignment.state, assignment.next_state)
@@ -109,11 +109,19 @@ class BoostingLearner:
             self._table = table
         return self._table
 
-    def _select(self, table: Table, instruction: BoostingInstruction, objective: Objective) -> Rows:
-        """The rows in the job's columns, checked once."""
+    def _select(self, node: str, table: Table, instruction: BoostingInstruction, objective: Objective) -> Rows:
+        """The rows in the job's columns, checked once; what does not fit is refused in the node's name."""
         key = (instruction.schema, instruction.select, instruction.parameters.objective, objective.classes)
         if self._rows is None or self._rows[0] != key:
-            self._rows = key, select_rows(table, instruction, objective)
+            try:
+                self._rows = key, select_rows(table, instruction, objective)
+            except SiteError as error:
+                about = (
+                    f" (target column '{self._dataset.describe().target}')" if error.code.startswith("LABEL") else ""
+                )
+                raise SiteError(
+                    f"Node '{node}'{about}: {error.sentence}", code=error.code, remedy=error.remedy
+                ) from error
         return self._rows[1]
 
     def _catch_up(self, assignment: Assignment, instruction: BoostingInstruction, setup: Setup, rows: Rows) -> Margins:
