@@ -213,7 +213,14 @@ def model_payload(
     job: JobContext, rounds: int, arrays: Arrays, roles: Mapping[str, Role], about: Mapping[str, str]
 ) -> Payload:
     """The model as files: `model.safetensors` and a card that says what it is."""
-    metadata = {"format": "pt", "model": job.model, "method": job.method, "rounds": str(rounds)}
+    metadata = {
+        "format": "pt",
+        "model": job.model,
+        "method": job.method,
+        "rounds": str(rounds),
+        "seed": str(job.seed),
+        "config": json.dumps(dict(job.config), sort_keys=True),
+    }
     card = _card(job, rounds, arrays, roles, about).encode()
     files = {
         MODEL_FILE: safetensors_file(arrays, metadata),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from hanse.learning.metrics import Confusion
 from hanse.learning.networks.image_models import ImageModel, ImageModelConfig
 from hanse.learning.training_options import PublishedGperxan, TrainingOptions, UnseenReadOut
 from hanse.learning.xan import xan_layers
+from hanse.method import Dataset, Predictions
 from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum
 from hanse_agent.learners.networks import NetworkLearner, NetworkModel
 
@@ -119,11 +122,28 @@ class ImageLearner(NetworkLearner):
             raise MethodError(f"{type(model).__name__} is no model of images.", code="WRONG_MODEL")
         return ImageTask(records, model, options, device)
 
+    def predict(self, state: Path, data: Path) -> Predictions:
+        """Classify images (a file or a folder) with the model of the last evaluation; see `hanse.method.Predictor`.
+
+        A node that trained reads it with its own batch normalisation, any other as unseen nodes do.
+        """
+        from hanse_agent.learners.image_predictions import predict
+
+        return predict(state, data, own=state, classes=_class_names(self._dataset))
+
 
 class GperxanLearner(ImageLearner):
     """The learner of `gperxan`: the same, with the published defaults."""
 
     training: ClassVar[type[TrainingOptions]] = PublishedGperxan
+
+
+def _class_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names that agent.yaml gives; none when the records of the job are no longer there."""
+    try:
+        return tuple(json.loads(dataset.describe().facts.get("classes", "[]")))
+    except SiteError:
+        return ()
 
 
 def _per_channel(numbers: tuple[float, ...], device: torch.device) -> Tensor:

@@ -6,6 +6,7 @@ again: a file that cannot be read is a fault that a person hears of.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import InvalidPayload, SiteError
+from hanse.method import JobContext
 from hanse.payload.safetensors import read_safetensors, safetensors_file
 
 FILE = "network.safetensors"
+MODEL_FILE = "model.safetensors"
 _FORMAT = 1
 _OWN, _OPTIMISER, _FITTED, _FACTS = "own:", "optimiser:", "fitted:", "facts"
 
@@ -74,6 +77,14 @@ class NetworkState:
             optimiser=part(_OPTIMISER),
             fitted=part(_FITTED),
         )
+
+
+def keep_model(folder: Path, arrays: Arrays, job: JobContext) -> None:
+    """The finished model beside the node's own arrays, in the form in which a person pulls it: for `predict`."""
+    config = json.dumps(dict(job.config), sort_keys=True)
+    metadata = {"format": "pt", "model": job.model, "method": job.method, "seed": str(job.seed), "config": config}
+    with (folder / MODEL_FILE).open("wb") as file:
+        file.write(safetensors_file(arrays, metadata).data)
 
 
 def carry_over(source: Path | None, target: Path) -> None:

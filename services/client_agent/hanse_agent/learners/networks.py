@@ -31,7 +31,7 @@ from hanse.payload.compressing import compressed_delta, keep_residuals
 from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum, metrics_payload
 from hanse.payload.models import read_roles
 from hanse.settings import validate
-from hanse_agent.learners.network_state import NetworkState, carry_over
+from hanse_agent.learners.network_state import NetworkState, carry_over, keep_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,6 +125,9 @@ class NetworkLearner(ABC):
         if assignment.phase == "evaluate":
             carry_over(assignment.state, assignment.next_state)
             keep_residuals(assignment)
+            if assignment.round >= assignment.job.rounds:
+                given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
+                keep_model(assignment.next_state, {**shared, **given}, assignment.job)
             return metrics_payload(self._evaluate(assignment, setup, self._task, shared))
         raise MethodError(f"The method '{assignment.job.method}' has no phase '{assignment.phase}'.")
 
