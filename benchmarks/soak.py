@@ -82,7 +82,7 @@ class Killer(threading.Thread):
 
 def soak(rounds: int, nodes: int, flaky: int, folder: Path, *, every_s: float = 8.0) -> Soak:
     """Run the job and read the counters."""
-    os.environ["PYTHONPATH"] = str(install(folder / "site"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(install(folder / "site")), os.environ.get("PYTHONPATH", "")])
     with ExitStack() as stack:
         settings = {"lease": "3s", "heartbeat": "2s", "retention": "10s"}
         options = EmbeddedOptions(node_port=0, control_port=0, coordinator=settings)
