@@ -10,7 +10,7 @@ import pytest
 from hanse.errors import RejectedContribution
 from hanse.evaluation import EvaluationAggregation
 from hanse.method import Contribution, JobContext, Outcome, Phase, Purpose, Scope
-from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum, document_payload, metrics_payload
+from hanse.payload.kinds import ConfusionSum, MetricSum, RankingSum, RatioSum, document_payload, metrics_payload
 
 JOB = JobContext(id="j", name="n", method="m", dataset="d", rounds=2)
 PHASE = Phase(job=JOB, name="evaluate", round=1, instruction=document_payload("i", {}), purpose=Purpose.EVALUATE)
@@ -92,3 +92,26 @@ def test_state_is_handed_on_as_it_came() -> None:
     outcome = aggregation.finish()
     assert outcome.state is state
     assert outcome.next_phase is None
+
+
+def test_rankings_add_up_to_one_area_under_the_curve() -> None:
+    """Node a ranks its two rows right, node b its two rows wrong; over all four rows three of four pairs are right."""
+
+    def ranked(node: str, negative: int, positive: int) -> Contribution:
+        counts = np.zeros((2, 1024), dtype=np.int64)
+        counts[0, negative] = counts[1, positive] = 1
+        return Contribution(node=node, payload=metrics_payload({"ranking": RankingSum(counts)}))
+
+    outcome = run(ranked("a", 100, 900), ranked("b", 800, 200))
+    assert values(outcome, "auc") == {("node", "a"): 1.0, ("node", "b"): 0.0, ("pooled", ""): 0.75}
+    one_class = RankingSum(np.array([[2, 1], [0, 0]]))
+    assert values(run(Contribution(node="a", payload=metrics_payload({"ranking": one_class}))), "auc") == {}
+
+
+@pytest.mark.parametrize(
+    "counts", [np.ones((3, 4)), -np.ones((2, 4)), np.ones(4), np.zeros((2, 0)), np.full((2, 2), 2**52)]
+)
+def test_what_is_no_ranking_is_rejected(counts: np.ndarray) -> None:
+    payload = metrics_payload({"ranking": RankingSum(counts.astype(np.int64))})
+    with pytest.raises(RejectedContribution, match="'ranking'"):
+        run(Contribution(node="a", payload=payload))
