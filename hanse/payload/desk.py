@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hanse.artifacts import ArtifactStore
+from hanse.artifacts import Artifact, ArtifactStore
 from hanse.errors import FencedOut, InvalidPayload
-from hanse.payload.chunks import chunks
+from hanse.payload.chunks import CHUNK, chunks
 from hanse.payload.flow import in_thread, receive_into
 from hanse.payload.header import DIGEST_BYTES
 from hanse.payload.raw_chunks import Packed, packed_chunks
@@ -98,13 +98,15 @@ class UploadDesk:
             spool = await asyncio.to_thread(self._spool, upload, first.open)
             try:
                 await _interruptible(receive_into(spool, _parts(requests)), superseded)
-                digest = await asyncio.to_thread(spool.finish)
-                artifact = await asyncio.to_thread(self._store.adopt, spool.path, digest, keep=True)
+                artifact = await asyncio.to_thread(self._adopted, spool)
             finally:
                 spool.close()
         return Received(
             assignment=first.open.assignment, fence=first.open.fence, digest=artifact.digest, size=artifact.size
         )
+
+    def _adopted(self, spool: Spool) -> Artifact:
+        return self._store.adopt(spool.path, spool.finish(), keep=True)
 
     async def settle(self, assignment: str) -> None:
         """The contribution is recorded, or no longer wanted: forget the upload and remove its spool file."""
@@ -168,7 +170,8 @@ async def serve_packed(store: ArtifactStore, digest: bytes, offset: int = 0) -> 
     """As `serve`, in messages that are ready to be sent: for servers with `RawChunkHandlers`."""
     image = (await asyncio.to_thread(store.open, digest)).mapped
     assert image is not None  # what comes from a store is mapped
-    async for message in in_thread(packed_chunks(image, digest=digest, offset=offset)):
+    messages = packed_chunks(image, digest=digest, offset=offset)
+    async for message in in_thread(messages, few=len(image) - offset <= CHUNK):
         yield message
 
 

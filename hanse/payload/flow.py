@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hanse.payload.spool import Spool
 from hanse.v1 import payload_pb2
@@ -45,7 +45,12 @@ async def receive_into(
             await asyncio.wait({pending})
 
 
-async def in_thread(items: Iterator[T]) -> AsyncIterator[T]:
-    """Draw the items of an iterator that may block, each in a thread."""
-    while (item := await asyncio.to_thread(next, items, None)) is not None:
-        yield item
+async def in_thread(items: Iterator[T], *, few: bool = False) -> AsyncIterator[T]:
+    """Draw the items of an iterator that may block, each in a thread; `few` are so little that none is worth it."""
+    if few:
+        for item in items:
+            yield item
+        return
+    end = object()
+    while (drawn := await asyncio.to_thread(next, items, end)) is not end:
+        yield cast("T", drawn)

@@ -21,7 +21,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from hanse.calls import WRITE_FAILED, CallEnd
 from hanse.errors import HanseError, Unreachable
-from hanse.payload.chunks import map_file
+from hanse.payload.chunks import CHUNK, map_file
 from hanse.payload.flow import in_thread, receive_into
 from hanse.payload.raw_chunks import packed_uploads
 from hanse.payload.spool import NO_LIMIT, Spool
@@ -51,13 +51,15 @@ async def upload(
     fence: int,
     path: Path,
     digest: bytes,
+    fresh: bool = False,
     on_progress: OnProgress | None = None,
     patience: Patience | None = None,
     peer: str = "the coordinator",
 ) -> node_pb2.Receipt:
     """Deliver the payload in `path`, whose SHA-256 is `digest`. Delivering it again gives the same receipt.
 
-    `stub` is a `TransferStub`.
+    `stub` is a `TransferStub`. `fresh`: nothing of it was ever sent, so that the first attempt need not ask from
+    which byte to go on.
 
     Runs until it is delivered: cancel it when the assignment is withdrawn. `peer` names the server in errors.
 
@@ -69,8 +71,12 @@ async def upload(
     request = node_pb2.OpenUploadRequest(assignment=assignment, fence=fence, digest=digest, size=size)
     journey = _Journey(size, on_progress, patience or Patience(), peer)
 
+    begun = not fresh
+
     async def attempt() -> node_pb2.Receipt:
-        opened = await stub.OpenUpload(request, timeout=_CALL_TIMEOUT_S)
+        nonlocal begun
+        opened = await stub.OpenUpload(request, timeout=_CALL_TIMEOUT_S) if begun else node_pb2.OpenUploadResponse()
+        begun = True
         journey.at(opened.committed)
         if opened.complete:
             return node_pb2.Receipt(assignment=assignment, fence=fence, digest=digest)
@@ -78,7 +84,8 @@ async def upload(
         end = CallEnd(call, peer=peer)
         try:
             await call.write(node_pb2.UploadRequest(open=request))
-            async for message in in_thread(packed_uploads(map_file(path), offset=opened.committed, digest=digest)):
+            messages = packed_uploads(map_file(path), offset=opened.committed, digest=digest)
+            async for message in in_thread(messages, few=size - opened.committed <= CHUNK):
                 await call.write(cast("node_pb2.UploadRequest", message))
                 journey.at(message.end)
             await call.done_writing()

@@ -114,6 +114,7 @@ class Delivery:
                 raise LinkGone
 
     async def _upload(self, link: Link, spooled: Spooled, out: Outgoing) -> None:
+        fresh = not out.earlier and out.tried_fence == 0
         await self._record(spooled, out.earlier)
         fence = out.tried_fence = out.fence
         sending = asyncio.ensure_future(
@@ -123,6 +124,7 @@ class Delivery:
                 fence=fence,
                 path=spooled.image,
                 digest=bytes.fromhex(spooled.digest),
+                fresh=fresh,
                 on_progress=lambda done, of: self._on_progress(spooled.task, fence, done / max(of, 1)),
                 peer=link.peer,
             )

@@ -143,7 +143,7 @@ class JobFolder:
             "size": size,
             "digest": digest,
         }
-        write_json(attempt.folder / META, meta)
+        write_json(attempt.folder / META, meta, sync=False)
         sync_tree(attempt.folder, leave_out=attempt.image)
         target = self._spool(task.assignment)
         attempt.folder.rename(target)
@@ -224,8 +224,8 @@ class JobFolder:
         self._prune(newest)
 
     def _promote(self, spooled: Spooled) -> None:
+        # Not flushed: after a power cut the state lies here or there, and `_recover` moves it again.
         (spooled.folder / NEXT_STATE).rename(self._version(spooled.version))
-        sync_folder(self.root / "versions")
 
     def _prune(self, newest: Spooled) -> None:
         """Keep the newest contribution, its state, and the state that it started from."""

@@ -190,7 +190,7 @@ class _Progress:
     def __init__(self, links: Links, work: Work) -> None:
         self._links = links
         self._work = work
-        self._told = 0.0
+        self._told = time.monotonic()  # what takes less than a moment is not worth a word
 
     def tell(self, stage: str, fraction: float, note: str, *, now: bool = False) -> None:
         self._work.fraction = fraction

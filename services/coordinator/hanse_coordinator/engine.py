@@ -320,9 +320,15 @@ class Engine:
     async def entitled(self, node: str, assignment: str, digest: bytes) -> bool:
         """Whether an assignment gives a node the right to an artifact: its instruction, its personal payload, and
         what these refer to."""
-        found = await self._past(node, assignment)
-        phase = await self._around.ledger.read(lambda view: view.phase(found.phase))
+        runner = self._holder(assignment)
+        if runner is not None and runner.phase is not None and runner.phase.assignments[assignment].node == node:
+            phase = runner.phase.record  # as the ledger has it
+        else:
+            found = await self._past(node, assignment)
+            phase = await self._around.ledger.read(lambda view: view.phase(found.phase))
         roots = [phase.instruction_digest, phase.personal.get(node)]
+        if digest.hex() in roots:
+            return True
         return await asyncio.to_thread(self._reaches, [root for root in roots if root], digest)
 
     def _reaches(self, roots: list[str], digest: bytes) -> bool:

@@ -187,10 +187,22 @@ class FakeCoordinator(node_pb2_grpc.NodeServiceServicer):
         return node_pb2.OpenUploadResponse(committed=await self.desk.open(request))
 
     async def Upload(self, request_iterator: Any, context: Any) -> node_pb2.Receipt:
+        requests = aiter(request_iterator)
+        first = await anext(requests)
+        if first.open not in self.uploads:  # a fresh one does not ask from which byte to go on
+            self.uploads.append(first.open)
+            if self.refuse_uploads:
+                raise self.refuse_uploads.pop(0)
         await self.hold_uploads.wait()
-        received = await self.desk.receive(request_iterator)
+        received = await self.desk.receive(chained(first, requests))
         return node_pb2.Receipt(assignment=received.assignment, fence=received.fence, digest=received.digest)
 
     async def Download(self, request: Any, context: Any) -> AsyncIterator[payload_pb2.PayloadChunk]:
         async for chunk in serve(self.store, request.digest, request.offset):
             yield chunk
+
+
+async def chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    yield first
+    async for request in rest:
+        yield request
