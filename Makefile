@@ -36,6 +36,7 @@ lint: venv
 protos: venv
 	$(BIN)/python protos/generate.py
 
+# The browser tests of the dashboard need Chromium: apt-get install chromium (or dnf, brew); else they are skipped.
 test: venv
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python -m pytest

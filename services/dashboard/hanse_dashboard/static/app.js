@@ -29,8 +29,8 @@
   }
   function changed() {
     news += 1;
-    window.clearTimeout(pending);
-    pending = window.setTimeout(apply, PAUSE_MS);
+    // The first change starts the clock, later ones wait for it: a busy federation must not put the page off for ever.
+    if (!pending) pending = window.setTimeout(() => { pending = 0; apply(); }, PAUSE_MS);
   }
   // Rows under the pointer do not jump: pages with a list say that there is more, and wait.
   function apply() {
@@ -109,12 +109,17 @@
   let kept = null;
   body.addEventListener("htmx:beforeSwap", () => {
     kept = { open: [...document.querySelectorAll("details[open][id]")].map((d) => d.id), focus: document.activeElement && document.activeElement.id,
+      href: document.activeElement && document.activeElement.getAttribute("href"),
       values: [...document.querySelectorAll("details[open] input[id]")].map((i) => [i.id, i.value]) };
   });
   body.addEventListener("htmx:afterSettle", () => {
     if (kept) {
       kept.open.forEach((id) => { const d = document.getElementById(id); if (d) d.open = true; });
       kept.values.forEach(([id, value]) => { const i = document.getElementById(id); if (i && !i.value) i.value = value; });
+      if (kept.href && document.activeElement === body) {
+        const again = [...document.querySelectorAll("main a[href]")].find((a) => a.getAttribute("href") === kept.href);
+        if (again) again.focus({ preventScroll: true });
+      }
       if (kept.focus) { const f = document.getElementById(kept.focus); if (f && f !== document.activeElement) f.focus({ preventScroll: true }); }
       kept = null;
     }
