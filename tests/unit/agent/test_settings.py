@@ -84,6 +84,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("policy.minimum_rows", 0, "policy.minimum_rows"),
         ("policy.largest_payload", 200, "200MB"),
         ("policy.minimum_rows_per_atom", 0, "policy.minimum_rows_per_atom"),
+        ("policy.small_atoms", "hide", "policy.small_atoms"),
         ("policy.secure_aggregation", "maybe", "policy.secure_aggregation"),
         ("policy.privacy_budget", {"epsilon": -1, "delta": 0.1}, "policy.privacy_budget.epsilon"),
         ("policy.privacy_budget", {"epsilon": 1}, "policy.privacy_budget.delta"),
