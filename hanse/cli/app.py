@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hanse.cli import authority, demo, jobs, ledger, models, nodes, tokens, up
+from hanse.cli import authority, demo, jobs, ledger, models, nodes, plugins, tokens, up
 from hanse.cli.program import run_program
 
 app = typer.Typer(
@@ -38,7 +38,7 @@ def _root(
 
 
 up.add_to(app)
-for part in (jobs, nodes, models, ledger, tokens, authority, demo):
+for part in (jobs, nodes, models, ledger, tokens, authority, demo, plugins):
     app.add_typer(part.group)
 
 

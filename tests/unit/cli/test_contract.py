@@ -39,10 +39,11 @@ CALLS: dict[str, list[str]] = {
     "authority init": ["--authority", "{tmp}/authority"],
     "authority show": ["--authority", "{authority}"],
     "authority issue": ["aggregator", "--authority", "{authority}", "-o", "{tmp}/service"],
+    "plugin new": ["my_mean", "-o", "{tmp}/my-mean"],
 }
 # These start processes: tests/integration covers them.
 HEAVY = {"up", "demo activity", "demo images"}
-LOCAL = {"authority init", "authority show", "authority issue"}
+LOCAL = {"authority init", "authority show", "authority issue", "plugin new"}
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

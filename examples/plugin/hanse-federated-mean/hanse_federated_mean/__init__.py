@@ -1,0 +1,1 @@
+"""The federated method `federated_mean`: `plugin` runs at the aggregator, `learner` at the nodes."""
