@@ -18,7 +18,6 @@ import numpy as np
 from hanse.method import Column, DatasetDescription
 from hanse.tables import Table
 
-FOLDS = 5
 _FILES = {
     "dsads_har": "dsads_features.npz",
     "heart4": "heart4.csv.gz",
@@ -34,7 +33,10 @@ _EICU_OTHERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """All rows of a data set: features float32 [n, F], labels int64 [n], the node of each row, its place in time."""
+    """All rows of a data set: features float32 [n, F], labels int64 [n], the node of each row, its place in time.
+
+    `parts`: into how many folds the split `folds` cuts the rows of each node.
+    """
 
     features: np.ndarray
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Source:
     classes: int
     node: np.ndarray
     time: np.ndarray
+    parts: int = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +102,8 @@ def folds(source: Source, split: str) -> Iterator[Fold]:
         rng = np.random.default_rng(0)
         for name in sorted(set(source.node)):
             own = np.flatnonzero(source.node == name)
-            part[own] = (rng.permutation(len(own)) + rng.integers(FOLDS)) % FOLDS
-        for k in range(FOLDS):
+            part[own] = (rng.permutation(len(own)) + rng.integers(source.parts)) % source.parts
+        for k in range(source.parts):
             yield Fold(tables=_by_node(source, part == k))
 
 
@@ -150,6 +153,7 @@ def _table(path: Path, *, heart: bool) -> Source:
         classes=2,
         node=np.array([f"hospital-{row['hospital'].zfill(width)}" for row in rows]),
         time=np.zeros(len(rows), dtype=np.int64),
+        parts=5 if heart else 3,
     )
 
 
