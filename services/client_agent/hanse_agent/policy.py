@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,7 @@ from hanse.errors import PolicyRefusal
 from hanse.v1 import node_pb2, payload_pb2
 from hanse_agent.settings import Policy
 
+LOSSLESS = frozenset({payload_pb2.ENCODING_RAW, payload_pb2.ENCODING_ZSTD})
 PURPOSES = frozenset({"train", "adapt", "evaluate"})
 
 
@@ -56,6 +58,8 @@ class SitePolicy:
         self._check_requirements()
         self._check_method(job)
         self._check_dataset(job)
+        if self.policy.compression == "forbidden" and (scheme := _lossy(job)):
+            raise _compression(f"the job has its contributions compressed with loss ({scheme})")
         if word is Word.REFUSED:
             raise PolicyRefusal(f"a person at the site refused this job: {why or 'no reason given'}.", rule="approve")
         if self.policy.approve == "by_hand" and word is not Word.APPROVED:
@@ -92,6 +96,9 @@ class SitePolicy:
                 rule="largest_payload",
                 remedy="Raise policy.largest_payload at the site, or let the method send less (fewer bins).",
             )
+        lossy = next((spec.name for spec in header.arrays if spec.encoding not in LOSSLESS), None)
+        if self.policy.compression == "forbidden" and lossy is not None:
+            raise _compression(f"the array '{lossy}' of the contribution is compressed with loss")
         if header.WhichOneof("kind") is None:
             raise PolicyRefusal("the contribution is of a kind that this agent does not know.", rule="kind")
 
@@ -154,6 +161,25 @@ class SitePolicy:
                 rule="minimum_rows",
                 remedy="Lower policy.minimum_rows at the site, or wait for more records.",
             )
+
+
+def _lossy(job: node_pb2.JobDescription) -> str:
+    """The lossy form that a job asks for; empty: none."""
+    try:
+        config = json.loads(job.config or b"{}")
+        scheme = config["compression"]["scheme"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return str(scheme)[:40] if scheme != "none" else ""
+
+
+def _compression(what: str) -> PolicyRefusal:
+    return PolicyRefusal(
+        f"{what}, which this site forbids.",
+        rule="compression",
+        remedy="Leave method_config.compression.scheme at none in the job file, or set policy.compression: allowed "
+        "at the site.",
+    )
 
 
 def _listed(names: Mapping[str, object] | tuple[str, ...]) -> str:

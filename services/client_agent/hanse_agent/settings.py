@@ -81,6 +81,8 @@ class Policy(Settings):
     small_atoms: Literal["refuse", "coarsen"] = "refuse"
     """What becomes of an assignment with smaller atoms: it is refused, or neighbouring bins are joined until no atom is
     small (and refused where that does not help)."""
+    compression: Literal["allowed", "forbidden"] = "allowed"
+    """`forbidden`: no job runs here that has contributions compressed with loss (`method_config.compression`)."""
     secure_aggregation: Literal["required", "not_required"] = "not_required"
     """`required`: no job runs whose sums are not masked. Hanse cannot mask yet, so that every offer is refused."""
     privacy_budget: PrivacyBudget | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -142,3 +143,35 @@ def test_a_payload_of_an_unknown_kind_does_not_leave() -> None:
     with pytest.raises(PolicyRefusal) as caught:
         site().check_payload(payload_pb2.PayloadHeader(), 10)
     assert caught.value.rule == "kind"
+
+
+def compressed(scheme: str) -> dict[str, Any]:
+    return {"config": json.dumps({"compression": {"scheme": scheme}}).encode()}
+
+
+@pytest.mark.parametrize("scheme", ["bf16", "int8", "top_k", "a new one"])
+def test_a_site_that_forbids_lossy_compression_refuses_the_job_that_asks_for_it(scheme: str) -> None:
+    error = refusal(site(compression="forbidden"), **compressed(scheme))
+
+    assert (error.rule, error.code) == ("compression", "POLICY_COMPRESSION")
+    assert f"compressed with loss ({scheme})" in error.sentence
+    assert site().decide(job(**compressed(scheme))) is Decision.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "config", [b"", b"{}", b"[]", b"no json", b'{"compression":{"scheme":"none","lossless":true}}']
+)
+def test_a_job_without_loss_is_welcome_everywhere(config: bytes) -> None:
+    assert site(compression="forbidden").decide(job(config=config)) is Decision.ACCEPTED
+
+
+@pytest.mark.parametrize("encoding", [payload_pb2.ENCODING_BFLOAT16, payload_pb2.ENCODING_TOP_K, 77])
+def test_a_lossy_contribution_does_not_leave_such_a_site(encoding: Any) -> None:
+    header = payload_pb2.PayloadHeader(weight_delta=payload_pb2.WeightDelta())
+    header.arrays.add(name="plain", dtype="float32", encoding=payload_pb2.ENCODING_RAW)
+    header.arrays.add(name="packed", dtype="float32", encoding=payload_pb2.ENCODING_ZSTD)
+    site(compression="forbidden").check_payload(header, 10)
+    header.arrays.add(name="w", dtype="float32", encoding=encoding)
+    site().check_payload(header, 10)
+    with pytest.raises(PolicyRefusal, match="the array 'w' of the contribution is compressed with loss"):
+        site(compression="forbidden").check_payload(header, 10)
