@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
+from real_images import compare
 
 from hanse.harness import Harness, HarnessResult
 from hanse.jobs import JobSpecification
@@ -288,9 +289,9 @@ def main() -> None:
         sys.exit(f"There are no domains (*.npz) in {folder}.")
     print("settings:", json.dumps(asdict(settings)), file=sys.stderr)
     if options.real:
-        from real_images import compare  # type: ignore[import-not-found]
-
-        compare(Cell(dataset=options.dataset, unseen=domains[0], method="gperxan", seed=0), folder, settings)
+        cell = Cell(dataset=options.dataset, unseen=domains[0], method="gperxan", seed=0)
+        found = {p.stem.replace("_", "-"): read_domain(p, settings, 0) for p in sorted(folder.glob("*.npz"))}
+        compare(specification(cell, settings), found)
         return
     methods = options.methods or (ABLATION if options.ablation else METHODS)
     cells = [
