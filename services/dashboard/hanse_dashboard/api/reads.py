@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query
 
 from hanse.errors import NotFound
 from hanse_dashboard.access import Caller
-from hanse_dashboard.api.tables import Format, csv_file, plain, whole_list
+from hanse_dashboard.api.tables import AS_FILE, Format, csv_file, plain, whole_list
 from hanse_dashboard.pages.jobs import states_of
 from hanse_dashboard.pages.nodes import online_of, trust_of
 from hanse_dashboard.queries import jobs, models, nodes, rounds, tokens, trail
@@ -104,7 +104,7 @@ def federation(desk: Desk, caller: Viewer) -> FederationState:
 
 
 # ---- Jobs
-@router.get("/jobs", response_model=Page[jobs.JobRow])
+@router.get("/jobs", response_model=Page[jobs.JobRow], responses=AS_FILE)
 def list_jobs(
     desk: Desk,
     caller: Viewer,
@@ -143,7 +143,7 @@ def get_job(desk: Desk, caller: Viewer, job: JobId) -> JobDocument:
     )
 
 
-@router.get("/jobs/{job}/participants", response_model=list[jobs.Participant])
+@router.get("/jobs/{job}/participants", response_model=list[jobs.Participant], responses=AS_FILE)
 def job_participants(desk: Desk, caller: Viewer, job: JobId, format: As = Format.JSON) -> Any:  # noqa: A002
     """Who was asked, what they said, and how much each sent."""
     with desk.read() as view:
@@ -151,7 +151,7 @@ def job_participants(desk: Desk, caller: Viewer, job: JobId, format: As = Format
     return csv_file(found, f"participants-{len(found)}") if format is Format.CSV else found
 
 
-@router.get("/jobs/{job}/grid", response_model=list[rounds.Cell])
+@router.get("/jobs/{job}/grid", response_model=list[rounds.Cell], responses=AS_FILE)
 def job_grid(
     desk: Desk,
     caller: Viewer,
@@ -166,7 +166,7 @@ def job_grid(
     return csv_file(found, "rounds-and-nodes") if format is Format.CSV else found
 
 
-@router.get("/jobs/{job}/rounds/{number}", response_model=RoundDocument)
+@router.get("/jobs/{job}/rounds/{number}", response_model=RoundDocument, responses=AS_FILE)
 def job_round(desk: Desk, caller: Viewer, job: JobId, number: Number, format: As = Format.JSON) -> Any:  # noqa: A002
     """One round, phase by phase and node by node."""
     with desk.read() as view:
@@ -190,7 +190,7 @@ def job_round(desk: Desk, caller: Viewer, job: JobId, number: Number, format: As
     )
 
 
-@router.get("/jobs/{job}/metrics", response_model=list[rounds.Curve])
+@router.get("/jobs/{job}/metrics", response_model=list[rounds.Curve], responses=AS_FILE)
 def job_metrics(desk: Desk, caller: Viewer, job: JobId, name: Word = "", format: As = Format.JSON) -> Any:  # noqa: A002
     """A metric (or all) over rounds: pooled, of the unseen nodes, of the aggregation, and of each node."""
     with desk.read() as view:
@@ -210,7 +210,7 @@ def job_metrics(desk: Desk, caller: Viewer, job: JobId, name: Word = "", format:
 
 
 # ---- Nodes
-@router.get("/nodes", response_model=Page[nodes.NodeRow])
+@router.get("/nodes", response_model=Page[nodes.NodeRow], responses=AS_FILE)
 def list_nodes(
     desk: Desk,
     caller: Viewer,
@@ -268,7 +268,7 @@ def get_node(desk: Desk, caller: Viewer, name: NodeName) -> NodeDocument:
     )
 
 
-@router.get("/nodes/{name}/egress", response_model=Page[nodes.EgressRow])
+@router.get("/nodes/{name}/egress", response_model=Page[nodes.EgressRow], responses=AS_FILE)
 def node_egress(
     desk: Desk,
     caller: Viewer,
@@ -297,7 +297,7 @@ def _file_word(name: str) -> str:
 
 
 # ---- Models, trail, tokens
-@router.get("/models", response_model=Page[models.ModelRow])
+@router.get("/models", response_model=Page[models.ModelRow], responses=AS_FILE)
 def list_models(desk: Desk, caller: Viewer, after: After = "", limit: Limit = 50, format: As = Format.JSON) -> Any:  # noqa: A002
     """The newest model of each job, and where it came from."""
 
@@ -310,7 +310,7 @@ def list_models(desk: Desk, caller: Viewer, after: After = "", limit: Limit = 50
     return read(after, limit)
 
 
-@router.get("/events", response_model=Page[trail.EventRow])
+@router.get("/events", response_model=Page[trail.EventRow], responses=AS_FILE)
 def list_events(
     desk: Desk,
     caller: Viewer,
@@ -350,7 +350,7 @@ def search(desk: Desk, caller: Viewer, q: Annotated[str, Query(min_length=1, max
         return trail.find(view, q)
 
 
-@router.get("/tokens", response_model=list[tokens.TokenRow])
+@router.get("/tokens", response_model=list[tokens.TokenRow], responses=AS_FILE)
 def list_tokens(desk: Desk, caller: Admin, format: As = Format.JSON) -> Any:  # noqa: A002
     """Operator tokens, without their secrets."""
     with desk.read() as view:

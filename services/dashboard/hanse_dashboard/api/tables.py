@@ -16,7 +16,13 @@ from hanse.logs import logger
 from hanse_dashboard.access import Caller
 from hanse_dashboard.queries.paging import Page, every_row
 
-__all__ = ["Format", "csv_file", "plain", "safe", "whole_list"]
+__all__ = ["AS_FILE", "Format", "csv_file", "plain", "safe", "whole_list"]
+
+
+AS_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "The rows, as JSON or as a file."}
+}
+"""What a list's answer may be, for the document that describes the API."""
 
 
 class Format(StrEnum):
