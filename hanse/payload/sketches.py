@@ -39,13 +39,15 @@ def encode_ddsketch(sketch: Sketch, mapping: BucketMapping) -> bytes:
             remedy="Scale the instance weights down.",
         )
     positive, negative, zero = sketch.stores(mapping)
-    message = payload_pb2.DDSketch(
-        mapping=payload_pb2.IndexMapping(gamma=mapping.gamma, interpolation=payload_pb2.IndexMapping.NONE),
-        positive_values=_store_message(positive),
-        negative_values=_store_message(negative),
-        zero_count=float(zero),
+    head = payload_pb2.DDSketch(
+        mapping=payload_pb2.IndexMapping(gamma=mapping.gamma, interpolation=payload_pb2.IndexMapping.NONE)
     )
-    return message.SerializeToString(deterministic=True)
+    tail = payload_pb2.DDSketch(zero_count=float(zero))
+    # In the order of the fields' numbers, as protobuf writes them.
+    stores = [
+        tag + _varint(len(data)) + data for tag, data in ((b"\x12", _store(positive)), (b"\x1a", _store(negative)))
+    ]
+    return b"".join([head.SerializeToString(), *stores, tail.SerializeToString()])
 
 
 def decode_ddsketch(data: bytes, mapping: BucketMapping, *, feature: str) -> Sketch:
@@ -131,11 +133,11 @@ def read_sketches(payload: Payload, mapping: BucketMapping, *, features: Sequenc
     return _decode(messages, mapping, features, outputs)
 
 
-def _store_message(store: Store) -> payload_pb2.Store:
-    return payload_pb2.Store(
-        contiguous_bin_counts=store.counts.astype(np.float64).tolist(),
-        contiguous_bin_index_offset=store.offset,
-    )
+def _store(store: Store) -> bytes:
+    """A serialised Store: what protobuf writes for contiguous counts and their offset, without a loop over them."""
+    counts = store.counts.astype("<f8").tobytes()
+    offset = payload_pb2.Store(contiguous_bin_index_offset=store.offset).SerializeToString()
+    return (b"\x12" + _varint(len(counts)) + counts if counts else b"") + offset
 
 
 def _decode(messages: Sequence[bytes], mapping: BucketMapping, features: Sequence[str], outputs: int) -> SketchBlock:
@@ -187,7 +189,7 @@ class _Stores:
         for sign, store in ((1, message.positive_values), (-1, message.negative_values)):
             if store.contiguous_bin_counts:
                 self._runs.append((number, sign, store.contiguous_bin_index_offset))
-                self._counts.append(np.array(store.contiguous_bin_counts, dtype=np.float64))
+                self._counts.append(_contiguous(store))
             if store.bin_counts:
                 self._sparse += [(number, sign, key, count) for key, count in store.bin_counts.items()]
 
@@ -204,6 +206,29 @@ class _Stores:
             np.concatenate([np.repeat(runs[:, 2], lengths) + within, sparse[:, 2], zeros]),
             np.concatenate([*self._counts, np.array([each[3] for each in self._sparse]), self._zeros]),
         )
+
+
+def _contiguous(store: payload_pb2.Store) -> NDArray[np.float64]:
+    """The contiguous counts of a store.
+
+    Serialised anew, a store without sparse counts begins with their tag, their length and their bytes: a view of these
+    takes a fraction of the time of converting number by number.
+    """
+    count = len(store.contiguous_bin_counts)
+    if store.bin_counts:
+        return np.array(store.contiguous_bin_counts, dtype=np.float64)
+    head = 1 + len(_varint(8 * count))
+    return np.frombuffer(store.SerializeToString(), dtype="<f8", count=count, offset=head)
+
+
+def _varint(value: int) -> bytes:
+    """A protobuf varint."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 def _check_mapping(found: payload_pb2.IndexMapping, mapping: BucketMapping, feature: str) -> None:

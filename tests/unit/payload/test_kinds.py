@@ -379,3 +379,15 @@ def test_texts_of_any_length_come_back() -> None:
     assert k.read_text_array(payload, "names") == texts
     with pytest.raises(InvalidPayload, match="'other'"):
         k.read_text_array(payload, "other")
+
+
+@settings(max_examples=50)
+@given(
+    st.dictionaries(st.integers(-MAPPING.keys, MAPPING.keys), st.integers(1, 2**40), max_size=40),
+)
+def test_our_sketches_are_the_bytes_that_protobuf_writes(values: dict[int, int]) -> None:
+    written = k.encode_ddsketch(sketch(values), MAPPING)
+    assert payload_pb2.DDSketch.FromString(written).SerializeToString(deterministic=True) == written
+    message = payload_pb2.DDSketch.FromString(written)
+    assert message.HasField("positive_values")
+    assert message.HasField("negative_values")
