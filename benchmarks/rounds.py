@@ -5,7 +5,8 @@
 
 The differences cost the nodes nothing to make, so that the federation alone is measured. A round lasts from the opening
 of its training phase, as the ledger has it, to the opening of the next (the last: to the end of the job, whose model
-file is written in it). The floor is the same bytes through bare gRPC streams over TLS, in the same run (`floor.py`).
+file is written in it). The floor is the same bytes through bare gRPC streams over TLS, in the same run, `floor_plain_s`
+those streams without protobuf (`floor.py`).
 Memory is the growth of anonymous memory over idle, at its peak, sampled every 20 ms; of nodes, the largest. The bytes
 of a round are those of the payloads that nodes take and give.
 """
@@ -63,6 +64,7 @@ class Result:
     case: str
     median_round_s: float
     floor_s: float
+    floor_plain_s: float
     wire_bytes_per_round: int
     rss_growth_mb: dict[str, float]
     cpu_s_per_round: float
@@ -108,11 +110,14 @@ def run(name: str, case: Case, folder: Path) -> Result:
         if detail.job.state != "succeeded":
             raise SystemExit(f"the job {detail.job.state}: {detail.job.reason.sentence}")
         times, wire = _from_ledger(federation.ledger_file, case)
-    floor_s = floor.measure(folder / "floor", nodes=case.nodes, size=4 * case.numbers, rounds=case.rounds)
+    same = {"nodes": case.nodes, "size": 4 * case.numbers, "rounds": case.rounds}
+    floor_s = floor.measure(folder / "floor", **same)
+    floor_plain_s = floor.measure(folder / "floor-plain", **same, plain=True)
     return Result(
         case=name,
         median_round_s=round(statistics.median(times), 4),
         floor_s=round(floor_s, 4),
+        floor_plain_s=round(floor_plain_s, 4),
         wire_bytes_per_round=wire,
         rss_growth_mb={group: round(megabytes, 1) for group, megabytes in growth.items()},
         cpu_s_per_round=round(sum(cpu.values()) / case.rounds, 3),
