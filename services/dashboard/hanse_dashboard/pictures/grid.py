@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from hanse_dashboard.pictures.svg import el, picture, rect, shorten, text, title
+from hanse_dashboard.pictures.svg import el, picture, shorten, text, title
 from hanse_dashboard.queries.rounds import Cell, Grid
 from hanse_dashboard.words import span, state
 
@@ -38,7 +38,13 @@ def draw_grid(grid: Grid, link: Callable[[int], str], node_link: Callable[[str],
         tip = f"{node} (unseen: never trains)" if node in grid.unseen else node
         label = text(_LABEL - 10, y + 15, words, class_="label", text_anchor="end")
         shapes.append(el("a", [title(tip), label], href=node_link(node), tabindex=-1))
-    shapes += [_cell(cell, place[cell.round], row[cell.node], width, link(cell.round)) for cell in grid.cells]
+    columns_of: dict[int, list[str]] = {}
+    for cell in grid.cells:
+        columns_of.setdefault(cell.round, []).append(_cell(cell, place[cell.round], row[cell.node], width))
+    shapes += [
+        el("a", [Markup("".join(drawn))], href=link(number), tabindex=-1, aria_label=f"Round {number}")  # noqa: S704 - escaped in `_cell`
+        for number, drawn in columns_of.items()
+    ]
     total = _LABEL + columns * width + 4
     return picture(
         total,
@@ -51,16 +57,19 @@ def draw_grid(grid: Grid, link: Callable[[int], str], node_link: Callable[[str],
     )
 
 
-def _cell(cell: Cell, x: float, y: float, width: float, href: str) -> Markup:
+def _cell(cell: Cell, x: float, y: float, width: float) -> str:
+    """Written by hand: there are thousands of them on a page."""
     shown = state(cell.state)
     inner, height = width - 3, _ROW - 3
     bar = max(2.0, cell.share * height)
-    tip = f"{cell.node}, round {cell.round}: {shown.word}" + (f", {span(cell.seconds)} at work" if cell.seconds else "")
-    shapes = [
-        title(tip),
-        rect(x, y, inner, height, rx=2, class_=f"soft-{shown.tone}"),
-        rect(x, y + height - bar, inner, bar, rx=1, class_=f"solid-{shown.tone}"),
-    ]
-    if mark := _MARKS.get(shown.tone):
-        shapes.append(text(x + inner / 2, y + height / 2 + 4.5, mark, class_="mark", text_anchor="middle"))
-    return el("a", shapes, href=href, tabindex=-1)
+    words = f", {span(cell.seconds)} at work" if cell.seconds else ""
+    tip = escape(f"{cell.node}, round {cell.round}: {shown.word}{words}")
+    mark = _MARKS.get(shown.tone, "")
+    if mark:
+        place = f'x="{x + inner / 2:.1f}" y="{y + height / 2 + 4.5:.1f}"'
+        mark = f'<text {place} class="mark" text-anchor="middle">{mark}</text>'
+    return (
+        f'<g><title>{tip}</title><rect x="{x:.1f}" y="{y:.0f}" width="{inner:.1f}" height="{height:.0f}"'
+        f' class="soft-{shown.tone}"/><rect x="{x:.1f}" y="{y + height - bar:.1f}" width="{inner:.1f}"'
+        f' height="{bar:.1f}" class="solid-{shown.tone}"/>{mark}</g>'
+    )
