@@ -1,9 +1,9 @@
 """The floor of a round: the same bytes through bare gRPC streams over mutual TLS, with nothing else.
 
 A server and one process a node. In each round every node reads the model from a stream and writes its difference to
-another, in messages of 1 MiB; nothing is hashed, stored or decoded. The server waits for all nodes, then begins the next
-round. The messages are the contract's own (`PayloadChunk`), as any gRPC service of such payloads would send them; with
-`plain` they are bytes that no protobuf has touched, which is about twice as fast and what sockets and TLS alone cost.
+another, in messages of 1 MiB; nothing is hashed, stored or decoded. The server waits for all nodes, then begins the
+next round. The messages are the contract's own (`PayloadChunk`), as any gRPC service of such payloads would send them;
+with `plain` they are bytes that no protobuf has touched: what sockets and TLS alone cost.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _room(numbers: int) -> Int64:
     """Zeros [numbers] in memory of their own, which goes back to the system when the last view of it is gone."""
     if not numbers:
         return np.zeros(0, dtype=np.int64)
-    memory = mmap.mmap(-1, 8 * numbers)
+    memory = mmap.mmap(-1, 8 * numbers, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without large pages
             memory.madvise(mmap.MADV_HUGEPAGE)
