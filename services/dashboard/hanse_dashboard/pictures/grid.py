@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
@@ -31,7 +31,7 @@ def draw_grid(grid: Grid, link: Callable[[int], str], node_link: Callable[[str],
             aria_label=f"Round {number}",
         )
         for number, x in place.items()
-        if number % every == 0 or number in (grid.rounds[0], grid.rounds[-1])
+        if number in _named(grid.rounds, every)
     ]
     for node, y in row.items():
         words = shorten(node, 18) + (" ○" if node in grid.unseen else "")
@@ -55,6 +55,13 @@ def draw_grid(grid: Grid, link: Callable[[int], str], node_link: Callable[[str],
         else "No rounds yet",
         kind="grid",
     )
+
+
+def _named(rounds: Sequence[int], every: int) -> set[int]:
+    """Which rounds get their number: every so many, and the ends where they have room."""
+    named = [number for number in rounds if number % every == 0]
+    ends = [end for end in (rounds[0], rounds[-1]) if all(abs(end - number) >= every for number in named)]
+    return {*named, *ends}
 
 
 def _cell(cell: Cell, x: float, y: float, width: float) -> str:

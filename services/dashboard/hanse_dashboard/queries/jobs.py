@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, or_, select, tuple_
 
 from hanse.errors import NotFound, Reason
 from hanse.ledger import Job, JobState, PhaseTally, View, models
@@ -38,7 +38,8 @@ class MetricNow:
     last: float
     best: float
     round: int
-    best_round: int
+    best_round: int | None
+    """In lists of many jobs it is not looked up."""
     lower_is_better: bool
 
 
@@ -159,7 +160,7 @@ def job_rows(
         same = and_(table.c.submitted_at == place.submitted_at, table.c.id < place.id)
         statement = statement.where(or_(table.c.submitted_at < place.submitted_at, same))
     jobs = view._all(Job, statement)
-    metrics = _pooled(view, [job.id for job in jobs])
+    metrics = pooled_metrics(view, [job.id for job in jobs])
     rows = [_row(job, _first(metrics.get(job.id, ()))) for job in jobs]
     return page_of(rows, limit, lambda row: row.id)
 
@@ -170,6 +171,7 @@ def job_counts(view: View) -> dict[str, int]:
     return dict(tuple(row) for row in view.rows(select(table.c.state, func.count()).group_by(table.c.state)))
 
 
+_FEW = 5
 _USUAL = ("accuracy", "auc", "macro_f1", "f1", "dice", "r2", "rmse", "mae", "crps", "log_loss", "loss")
 
 
@@ -180,34 +182,42 @@ def _first(metrics: Sequence[MetricNow]) -> MetricNow | None:
     return min(pooled, key=lambda metric: (order.get(metric.name, len(order)), metric.name), default=None)
 
 
-def _pooled(view: View, jobs: Sequence[str]) -> dict[str, list[MetricNow]]:
-    """The metrics of whole jobs (not of single nodes): last and best."""
+def pooled_metrics(view: View, jobs: Sequence[str]) -> dict[str, list[MetricNow]]:
+    """The metrics of whole jobs (not of single nodes): last and best. For few jobs, also the best one's round."""
     if not jobs:
         return {}
     table = models.metric
-    rows = view.rows(
-        select(table.c.job, table.c.name, table.c.scope, table.c.round, table.c.value)
-        .where(table.c.job.in_(jobs), table.c.scope.in_(["pooled", "unseen"]))
-        .order_by(table.c.id)
+    key = (table.c.job, table.c.name, table.c.scope)
+    whole = (table.c.job.in_(jobs), table.c.scope.in_(["pooled", "unseen"]))
+    groups = view.rows(
+        select(*key, func.max(table.c.id), func.min(table.c.value), func.max(table.c.value))
+        .where(*whole)
+        .group_by(*key)
     )
-    series: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
-    for job, name, scope, number, value in rows:
-        series.setdefault((job, name, scope), []).append((number, value))
+    newest = [group[3] for group in groups]
+    last = {
+        number: (round_number, value)
+        for number, round_number, value in view.rows(
+            select(table.c.id, table.c.round, table.c.value).where(table.c.id.in_(newest))
+        )
+    }
+    best = {tuple(group[:3]): group[4] if lower_is_better(group[1]) else group[5] for group in groups}
+    best_rounds: dict[tuple[str, ...], int] = {}
+    if len(jobs) <= _FEW and best:
+        wanted = tuple_(*key, table.c.value).in_([(*name, value) for name, value in best.items()])
+        statement = select(*key, func.min(table.c.round)).where(wanted).group_by(*key)
+        best_rounds = {tuple(row[:3]): row[3] for row in view.rows(statement)}
     found: dict[str, list[MetricNow]] = {}
-    for (job, name, scope), points in sorted(series.items()):
-        lower = lower_is_better(name)
-        choose = min if lower else max
-        best_round, best = choose(points, key=lambda point: point[1])
-        last_round, last = points[-1]
+    for job, name, scope, number, *_ in sorted(groups):
         found.setdefault(job, []).append(
             MetricNow(
                 name=name,
                 scope=scope,
-                last=last,
-                best=best,
-                round=last_round,
-                best_round=best_round,
-                lower_is_better=lower,
+                last=last[number][1],
+                best=best[job, name, scope],
+                round=last[number][0],
+                best_round=best_rounds.get((job, name, scope)),
+                lower_is_better=lower_is_better(name),
             )
         )
     return found
@@ -222,7 +232,7 @@ def job_detail(view: View, job_id: str) -> JobDetail:
     job = view.job(job_id)
     sent = view.bytes_by_node(job.id)
     phases = view.phase_tallies(job.id, limit=40)
-    metrics = _pooled(view, [job.id]).get(job.id, [])
+    metrics = pooled_metrics(view, [job.id]).get(job.id, [])
     participants = [
         Participant(
             node=item.node,

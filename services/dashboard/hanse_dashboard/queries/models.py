@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from hanse.ledger import Job, View, models
-from hanse_dashboard.queries.jobs import MetricNow, _pooled, specification
+from hanse_dashboard.queries.jobs import MetricNow, pooled_metrics, specification
 from hanse_dashboard.queries.paging import Moment, Page, page_of
 
 __all__ = ["Difference", "ModelRow", "differences", "last_good_job", "model_rows"]
@@ -64,7 +64,7 @@ def model_rows(view: View, *, after: str = "", limit: int = 50) -> Page[ModelRow
         statement = statement.where(older)
     jobs = view._all(Job, statement.order_by(table.c.submitted_at.desc(), table.c.id.desc()).limit(limit + 1))
     ids = [job.id for job in jobs]
-    metrics = _pooled(view, ids)
+    metrics = pooled_metrics(view, ids)
     stored = {
         row[0]: row
         for row in view.rows(
