@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from hanse.security import (
     read_invitation,
     signing_request,
 )
+from hanse.security.keys import key_to_pem
 from hanse.v1 import control_pb2, control_pb2_grpc, node_pb2, node_pb2_grpc
 from tests.chaos.world import World, world
 
@@ -87,19 +89,20 @@ def invite(place: World, name: str, **more: Any) -> Invitation:
 
 
 class Listener:
-    """An open session of a node that says nothing more."""
+    """An open session of a node that says only what it is told to."""
 
     def __init__(self, place: World, pair: KeyPair) -> None:
         self._channel = channel(place, place.federation.ports.nodes, pair)
         hello = node_pb2.Hello(version=node_pb2.Version(protocol=1, oldest_protocol=1), instance=os.urandom(8))
-        self._done = __import__("threading").Event()
-
-        def events() -> Iterator[node_pb2.NodeEvent]:
-            yield node_pb2.NodeEvent(hello=hello)
-            self._done.wait()
-
-        self.directives = node_pb2_grpc.NodeServiceStub(self._channel).Session(events())
+        self._events: queue.SimpleQueue[node_pb2.NodeEvent | None] = queue.SimpleQueue()
+        self.say(node_pb2.NodeEvent(hello=hello))
+        events = iter(self._events.get, None)
+        self.directives = node_pb2_grpc.NodeServiceStub(self._channel).Session(events)
         assert next(self.directives).HasField("welcome")
+
+    def say(self, event: node_pb2.NodeEvent) -> None:
+        """Send one event."""
+        self._events.put(event)
 
     def end(self) -> HanseError:
         """Wait until the coordinator ends the session; why it did."""
@@ -109,7 +112,7 @@ class Listener:
         except grpc.RpcError as error:
             return error_from_call(error, peer="the coordinator")
         finally:
-            self._done.set()
+            self._events.put(None)
             self._channel.close()
         raise AssertionError("the session ended without a word")
 
@@ -123,6 +126,34 @@ def test_an_invitation_is_good_for_one_key(place: World) -> None:
     assert enrol(place, invitation, key)[0].HasField("certificate"), "the same key may ask again"
     with pytest.raises(Conflict, match="another key"):
         enrol(place, invitation, new_key())
+
+
+def test_a_revoked_node_does_not_let_itself_in_again_by_the_invitation_that_it_has(place: World) -> None:
+    used, key = invite(place, "hal"), new_key()
+    assert enrol(place, used, key)[0].HasField("certificate")
+    place.control.call("RevokeNode", control_pb2.RevokeNodeRequest(name="hal", why="the laptop was stolen"))
+    with pytest.raises(Forbidden, match="revoked after this invitation was made"):
+        enrol(place, used, key)
+    newer = invite(place, "hal", again=True)
+    assert enrol(place, newer, new_key())[0].HasField("certificate")
+    with pytest.raises(Unauthenticated, match="a newer invitation"):
+        enrol(place, used, key)
+
+
+def test_labels_of_the_invitation_count_where_the_site_says_none(place: World) -> None:
+    key = new_key()
+    answer = enrol(place, invite(place, "kim", labels={"kind": "wearable"}), key)[0].certificate
+    listener = Listener(place, KeyPair(certificate_pem=answer.certificate, key_pem=key_to_pem(key)))
+    job = place.submit("labelled", selection={"labels": {"kind": "wearable"}, "minimum_nodes": 1})
+
+    def waits_for() -> str:
+        return str(place.control.call("GetJob", control_pb2.GetJobRequest(job=job)).job.reason.sentence)
+
+    place.until(lambda: "kim has no learner" in waits_for())
+    assert "ada does not carry the labels" in waits_for()
+    place.control.call("CancelJob", control_pb2.ChangeJobRequest(job=job))
+    place.control.call("RevokeNode", control_pb2.RevokeNodeRequest(name="kim"))
+    listener.end()
 
 
 def test_a_bootstrap_certificate_enrols_and_does_nothing_else(place: World) -> None:
@@ -223,24 +254,45 @@ def test_a_refusal_names_the_role_that_is_needed(
         as_operator(place, method, request_, metadata=(OperatorToken.parse(made.secret).metadata(),))
 
 
+def test_a_viewer_pulls_no_model_by_whatever_call(place: World) -> None:
+    detail = place.until_ended(place.submit("pulled", rounds=1))
+    made = place.control.call("CreateToken", control_pb2.CreateTokenRequest(name="v", role="viewer", valid_s=60))
+    metadata = (OperatorToken.parse(made.secret).metadata(),)
+    artifact = control_pb2.PullArtifactRequest(digest=bytes.fromhex(detail.model_digest))
+    for method, request in (("PullModel", control_pb2.PullModelRequest(job=detail.job.id)), ("PullArtifact", artifact)):
+        with pytest.raises(Forbidden, match="has the role viewer; this needs researcher"):
+            as_operator(place, method, request, metadata=metadata)
+    with pytest.raises(HanseError, match=r"not as 'onnx'\. Leave the format out"):
+        list(place.control.stream("PullModel", control_pb2.PullModelRequest(job=detail.job.id, format="onnx")))
+
+
 # ---- Revocation, renewal, expiry
 
 
 def test_a_revocation_ends_the_open_session_and_refuses_every_later_call(place: World) -> None:
     key = new_key()
     answer = enrol(place, invite(place, "ida"), key)[0].certificate
-    from hanse.security.keys import key_to_pem
-
     pair = KeyPair(certificate_pem=answer.certificate, key_pem=key_to_pem(key))
     listener = Listener(place, pair)
     place.control.call("RevokeNode", control_pb2.RevokeNodeRequest(name="ida", why="the laptop was stolen"))
     assert listener.end().code == "NODE_REVOKED"
+    place.until(lambda: not place.read(lambda view: view.node("ida").online))
+    assert [event.node for event in place.events("node_disconnected")].count("ida") == 1
     with pytest.raises(Forbidden, match="the laptop was stolen"):
         as_node(place, pair, "RenewCertificate", node_pb2.RenewRequest())
     back = enrol(place, invite(place, "ida", again=True), new_key())[0]
     assert back.HasField("certificate"), "an operator may take it back"
     with pytest.raises(Forbidden, match="certificate of node 'ida' was revoked"):
         as_node(place, pair, "RenewCertificate", node_pb2.RenewRequest())
+
+
+def test_a_session_ends_when_its_certificate_was_replaced_by_an_invitation(place: World) -> None:
+    key = new_key()
+    answer = enrol(place, invite(place, "jan"), key)[0].certificate
+    listener = Listener(place, KeyPair(certificate_pem=answer.certificate, key_pem=key_to_pem(key)))
+    assert enrol(place, invite(place, "jan", again=True), new_key())[0].HasField("certificate")
+    listener.say(node_pb2.NodeEvent(heartbeat=node_pb2.Heartbeat(sequence=1)))
+    assert listener.end().code == "CERTIFICATE_REVOKED"
 
 
 def test_a_session_ends_when_its_certificate_does(place: World) -> None:

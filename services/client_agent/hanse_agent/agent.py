@@ -218,7 +218,7 @@ class NodeAgent:
         Raises:
             Unauthenticated, Forbidden: trying again cannot help.
         """
-        if isinstance(error, Unauthenticated | Forbidden):
+        if isinstance(error, Unauthenticated | Forbidden) and not self._rejoined(session):
             self.status.error(error.reason)
             raise error
         if isinstance(error, Unreachable) and not session.welcomed.is_set():
@@ -235,6 +235,11 @@ class NodeAgent:
         if not self._stopping.is_set():
             self.identity = NodeIdentity.require(self.folder.identity)  # `join` may have brought a new certificate
             self.identity.require_current()
+
+    def _rejoined(self, session: Session) -> bool:
+        """Whether `join` has brought another certificate than the one that was sent away."""
+        found = NodeIdentity.load(self.folder.identity)
+        return found is not None and found.peer.serial != session.identity.peer.serial
 
     async def _leave(self, session: Session, running: asyncio.Task[None]) -> None:
         if session.welcomed.is_set():

@@ -225,6 +225,7 @@ class Membership:
                 reason=reason,
                 pending_fingerprint=None,
                 pending_request=None,
+                online=False,
             )
             tx.event("node_revoked", node=name, actor=actor, body={"why": why, "serials": serials})
             return tx.node(name), serials
@@ -240,7 +241,9 @@ class Membership:
         """Take a certificate request under an invitation. The same key again goes on where it was.
 
         Raises:
-            Unauthenticated: not an invitation of ours, expired, or used by another key.
+            Unauthenticated: not an invitation of ours, expired, or followed by a newer one.
+            Forbidden: the node was revoked after it was invited.
+            Conflict: another key has used the invitation.
             SiteError: the request is malformed.
         """
         if peer.kind is not IdentityKind.BOOTSTRAP:
@@ -260,8 +263,9 @@ class Membership:
                     remedy="Ask the operator for a new one.",
                     code="INVITATION_EXPIRED",
                 )
-            tx.use_invitation(invitation.id, key_sha256=digest)
             node = tx.node(invitation.node)
+            _require_standing(tx, invitation, node)
+            tx.use_invitation(invitation.id, key_sha256=digest)
             if node.trust is Trust.APPROVED and node.fingerprint == fingerprint:
                 return node.name, True
             if invitation.pre_approved:
@@ -316,6 +320,22 @@ class Membership:
 
         self._revoked_serials.update(await self._ledger.write(work))
         return certificate
+
+
+def _require_standing(tx: Transaction, invitation: records.Invitation, node: records.Node) -> None:
+    """Check that nothing has happened since the invitation was made that takes it back."""
+    if node.revoked_at is not None and invitation.created_at <= node.revoked_at:
+        raise Forbidden(
+            f"node '{node.name}' was revoked after this invitation was made.",
+            remedy=f"Ask the operator for a new one (`hanse node invite {node.name} --again`).",
+            code="NODE_REVOKED",
+        )
+    if tx.invitations(node.name)[0].id != invitation.id:
+        raise Unauthenticated(
+            f"a newer invitation of node '{node.name}' has replaced this one.",
+            remedy="Use the newer one, or ask the operator for another.",
+            code="INVITATION_REPLACED",
+        )
 
 
 def seconds_left(peer: PeerIdentity) -> float:

@@ -31,6 +31,8 @@ __all__ = ["NodeService"]
 Context = grpc.aio.ServicerContext[Any, Any]
 PROGRAM = "hanse-coordinator"
 _MOST_DATASETS = 1000
+_MOST_UNREAD = 10_000
+"""Directives that wait for a node which goes on talking but does not read."""
 
 
 class NodeService(node_pb2_grpc.NodeServiceServicer):
@@ -53,7 +55,6 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._store = store
         self._desk = UploadDesk(store, limit=largest_payload)
         self._serving = True
-        self._enrolments: set[asyncio.Task[Any]] = set()
 
     def drain(self) -> None:
         """No new sessions; those that are open are told to come back."""
@@ -112,7 +113,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         session = NodeSession(node, await self._hello(request_iterator))
         fresh = self._sessions.open(session)
         end = asyncio.get_running_loop().call_later(max(0.0, seconds_left(peer)), self._expire, session, peer)
-        reader = asyncio.create_task(self._read(session, request_iterator), name=f"session {node}")
+        reader = asyncio.create_task(self._read(session, peer, request_iterator), name=f"session {node}")
         try:
             await self._note_connected(session)
             yield node_pb2.Directive(welcome=self._welcome(node))
@@ -149,12 +150,12 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     def _head(self) -> payload_pb2.LedgerHead:
         return payload_pb2.LedgerHead(sequence=self._ledger.head.sequence, hash=self._ledger.head.hash)
 
-    async def _read(self, session: NodeSession, events: AsyncIterator[node_pb2.NodeEvent]) -> None:
+    async def _read(self, session: NodeSession, peer: PeerIdentity, events: AsyncIterator[node_pb2.NodeEvent]) -> None:
         try:
             async for event in events:
-                self._membership_still_good(session)
+                self._require_good(session, peer)
                 self._sessions.heard(session)
-                await self._take(session, event)
+                await self._take(session, peer, event)
         except HanseError as error:
             session.close(error)
         except (grpc.aio.UsageError, asyncio.CancelledError):
@@ -165,11 +166,15 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         else:
             session.close()
 
-    def _membership_still_good(self, session: NodeSession) -> None:
+    def _require_good(self, session: NodeSession, peer: PeerIdentity) -> None:
+        """Every event is judged as a call of its own: the stream may have outlived what it was opened with."""
         if self._sessions.get(session.node) is not session:
             raise Conflict("this session was replaced by a newer one.", code="SESSION_REPLACED")
+        self._membership.require_node(peer)
+        if session.outgoing.qsize() > _MOST_UNREAD:
+            raise Conflict("this session is not being read.", remedy="Connect again.", code="SESSION_NOT_READ")
 
-    async def _take(self, session: NodeSession, event: node_pb2.NodeEvent) -> None:
+    async def _take(self, session: NodeSession, peer: PeerIdentity, event: node_pb2.NodeEvent) -> None:
         match event.WhichOneof("event"):
             case "heartbeat":
                 reply = node_pb2.HeartbeatReply(sequence=event.heartbeat.sequence, head=self._head())
@@ -179,7 +184,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             case "offer_reply":
                 self._engine.replied(session.node, event.offer_reply)
             case "contribution":
-                await self._take_inline(session, event.contribution)
+                await self._take_inline(session, peer, event.contribution)
             case "failed":
                 self._engine.failed(session.node, event.failed)
             case "leaving":
@@ -187,13 +192,14 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             case _:
                 raise OperatorError("the session brought an event that this coordinator does not know.")
 
-    async def _take_inline(self, session: NodeSession, given: node_pb2.InlineContribution) -> None:
+    async def _take_inline(self, session: NodeSession, peer: PeerIdentity, given: node_pb2.InlineContribution) -> None:
         """A small contribution. What is wrong with it is the assignment's problem, never the session's."""
         try:
             if len(given.image) > INLINE_LIMIT:
                 raise InvalidPayload(f"{len(given.image)} bytes are too many for the session; upload them.")
             await self._engine.check(session.node, given.assignment, given.fence)
             artifact = await asyncio.to_thread(self._store.put, Payload.from_image(given.image))
+            self._membership.require_node(peer)  # a revocation may have come while the bytes were stored
             await self._record(session, given.assignment, given.fence, artifact.digest, artifact.size)
         except OldFence:
             pass  # the assignment is on its way again, with its new number
@@ -231,17 +237,20 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             self._sessions.end(session)
         self._sessions.forget(node)
         self._engine.node_changed()
+        if session is not None:
+            await self._note_gone(session)
 
     async def _note_connected(self, session: NodeSession) -> None:
         hello = session.hello
 
-        def work(tx: Transaction) -> None:
+        def work(tx: Transaction) -> dict[str, str]:
             node = tx.node(session.node)
+            labels = dict(hello.labels) or dict(node.labels)
             tx.update_node(
                 session.node,
                 online=True,
                 last_seen_at=tx.now,
-                labels=dict(hello.labels) or dict(node.labels),
+                labels=labels,
                 program=hello.version.program[:200],
                 methods=list(hello.methods)[:200],
                 datasets=[MessageToDict(offer, preserving_proto_field_name=True) for offer in hello.datasets],
@@ -249,8 +258,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             )
             if not node.online:
                 tx.event("node_connected", node=session.node, body={"program": hello.version.program[:200]})
+            return labels
 
-        await self._ledger.write(work)
+        session.labels = await self._ledger.write(work)
 
     async def _note_gone(self, session: NodeSession) -> None:
         asyncio.get_running_loop().call_later(self._sessions.lease + 0.01, self._engine.node_changed)

@@ -21,11 +21,11 @@ class NodeSession:
     hello: node_pb2.Hello
     last_heard: float = 0.0
     outgoing: asyncio.Queue[node_pb2.Directive | HanseError | None] = field(default_factory=asyncio.Queue)
+    labels: dict[str, str] = field(init=False)
+    """What the site says of itself; once the ledger was asked, what the invitation said where the site says nothing."""
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """What the site says of itself."""
-        return dict(self.hello.labels)
+    def __post_init__(self) -> None:
+        self.labels = dict(self.hello.labels)
 
     def dataset(self, name: str) -> node_pb2.DatasetOffer | None:
         """The dataset of that name, when the node offers it."""
