@@ -83,12 +83,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             raise Unauthenticated(
                 f"token '{known.name}' has expired.", remedy="Ask for a new one.", code="TOKEN_EXPIRED"
             )
-        if not Role(known.role).allows(role):
-            raise Forbidden(
-                f"token '{known.name}' has the role {known.role}; this needs {role.value}.",
-                remedy="An administrator can make a token with that role.",
-                code="ROLE",
-            )
+        _check_role(known, role)
         return known
 
     # ---- Federation
@@ -280,7 +275,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         """Check the whole chain, and that it holds the heads that somebody saw earlier."""
         await self._require(context, Role.VIEWER)
         against = [(head.sequence, head.hash) for head in request.against]
-        result = await self._ledger.read(lambda view: verify(view, against))
+        result = await self._ledger.read_aside(lambda view: verify(view, against))
         return control_pb2.VerifyLedgerResponse(
             whole=result.whole,
             events=result.events,
@@ -299,17 +294,25 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             raise NotFound(
                 f"job '{job.name}' ({job.state.value}) has no model yet.", remedy="Wait for it.", code="NO_MODEL"
             )
+        if request.format:
+            raise OperatorError(
+                f"method '{job.method}' exports its models in its own format alone, not as '{request.format[:40]}'.",
+                remedy="Leave the format out.",
+                code="UNKNOWN_FORMAT",
+            )
         async for chunk in serve(self._store, bytes.fromhex(job.model_digest)):
             yield chunk
 
     async def PullArtifact(  # noqa: N802
         self, request: control_pb2.PullArtifactRequest, context: Context
     ) -> AsyncIterator[payload_pb2.PayloadChunk]:
-        """A stored picture or model. What nodes contributed is not given out."""
-        await self._require(context, Role.VIEWER)
+        """A stored picture, or a model for whom may pull models. What nodes contributed is not given out."""
+        caller = await self._require(context, Role.VIEWER)
         known = await self._ledger.read(lambda view: view.artifact(request.digest.hex()))
         if known is None or known.kind not in {"picture", "model"}:
             raise NotFound(f"there is no picture or model {request.digest.hex()[:12]}….")
+        if known.kind == "model":
+            _check_role(caller, Role.RESEARCHER)
         async for chunk in serve(self._store, request.digest):
             yield chunk
 
@@ -366,6 +369,15 @@ def add_token(
     )
     tx.event("token_created", actor=actor, body={"token": secret.token_id, "name": name, "role": role.value})
     return tx.token(secret.token_id)
+
+
+def _check_role(token: TokenRecord, role: Role) -> None:
+    if not Role(token.role).allows(role):
+        raise Forbidden(
+            f"token '{token.name}' has the role {token.role}; this needs {role.value}.",
+            remedy="An administrator can make a token with that role.",
+            code="ROLE",
+        )
 
 
 def _seconds(value: float, what: str) -> timedelta:

@@ -52,6 +52,29 @@ class LedgerThread:
             PlatformError: the database stayed away.
             HanseError: what `work` raised; nothing was written.
         """
+        return await self._patiently(lambda: self._write(work), patience)
+
+    async def read(self, work: Callable[[View], T], *, patience: float | None = 0.0) -> T:
+        """Run `work` over a consistent view; `patience` as in `write`.
+
+        Raises:
+            PlatformError: the database is away.
+        """
+        return await self._patiently(lambda: self._read(work), patience)
+
+    async def read_aside(self, work: Callable[[View], T]) -> T:
+        """Run `work`, which may take long, over a consistent view and beside what the ledger's thread does.
+
+        Raises:
+            PlatformError: the database is away.
+        """
+        return await asyncio.to_thread(self._read, work)
+
+    def close(self) -> None:
+        """Finish what was asked for and end the thread."""
+        self._thread.shutdown(wait=True)
+
+    async def _patiently(self, call: Callable[[], T], patience: float | None) -> T:
         stop: stop_base = stop_never if patience is None else stop_after_delay(patience)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(_transient),
@@ -61,23 +84,8 @@ class LedgerThread:
             before_sleep=_complain,
         ):
             with attempt:
-                return await self._run(lambda: self._write(work))
+                return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         raise AssertionError("unreachable")
-
-    async def read(self, work: Callable[[View], T]) -> T:
-        """Run `work` over a consistent view.
-
-        Raises:
-            PlatformError: the database is away.
-        """
-        return await self._run(lambda: self._read(work))
-
-    def close(self) -> None:
-        """Finish what was asked for and end the thread."""
-        self._thread.shutdown(wait=True)
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _write(self, work: Callable[[Transaction], T]) -> T:
         try:
