@@ -13,7 +13,8 @@ import grpc.aio
 
 from hanse.artifacts import ArtifactStore
 from hanse.calls import WRITE_FAILED, CallEnd
-from hanse.errors import HanseError, MethodError, Reason, Unreachable
+from hanse.errors import HanseError, MethodError, PlatformError, Reason, Unreachable
+from hanse.logs import logger
 from hanse.payload import Spool
 from hanse.payload.desk import serve
 from hanse.rpc import from_proto, to_proto
@@ -126,6 +127,10 @@ class AggregateCall:
             raise
         except HanseError as error:
             self._fail(error)
+            self._stream.cancel()
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer would wait for ever
+            logger().exception("aggregator call failed", peer=self._peer, error=repr(error))
+            self._fail(PlatformError(f"the call to {self._peer} failed: {type(error).__name__}: {error}"))
             self._stream.cancel()
 
     def _fail(self, error: HanseError) -> None:

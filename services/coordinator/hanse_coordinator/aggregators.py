@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from hanse.artifacts import ArtifactStore
+from hanse.errors import HanseError
 from hanse.logs import logger
 from hanse.payload import CHUNK
 from hanse.rpc import check_version, error_from_call, version
@@ -99,7 +100,7 @@ class AggregatorPool:
             OperatorError: a wrong or unknown key; the sentence names it.
             Unreachable: the aggregator does not answer.
         """
-        replica = self._next(method)
+        replica = await self._host(method)
         request = aggregator_pb2.CheckConfigurationRequest(method=method, config=config_to_proto(config))
         try:
             await replica.stub.CheckConfiguration(request, timeout=_CALL_TIMEOUT_S)
@@ -123,7 +124,7 @@ class AggregatorPool:
             MethodError: the plug-in failed.
             HanseError: whatever else the aggregator refuses, as it says it.
         """
-        replica = self._next(facts.job.method)
+        replica = await self._host(facts.job.method)
         opening = aggregator_pb2.OpenAggregation(
             facts=facts,
             phase=_bounded(phase) if phase is not None else None,
@@ -162,6 +163,13 @@ class AggregatorPool:
             raise error_from_call(error, peer=replica.peer) from error
         check_version(answer.version)
         replica.plugins = {plugin.method: plugin for plugin in answer.plugins}
+
+    async def _host(self, method: str) -> _Replica:
+        """The next replica for a method. After a start nobody is known to host it yet: the replicas are asked."""
+        if not any(method in replica.plugins for replica in self._connected()):
+            with suppress(HanseError):  # the call itself will tell who does not answer
+                await self.describe(refresh=True)
+        return self._next(method)
 
     def _next(self, method: str) -> _Replica:
         """Round robin over the replicas that host the method, or over all while none is known to."""
