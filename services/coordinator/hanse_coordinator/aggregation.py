@@ -82,6 +82,7 @@ class PhaseAggregation:
         self._patience = patience
         self._handed: list[Handed] = []
         self._acknowledged: set[str] = set()
+        self._heard: set[str] = set()
         self._finish = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -102,9 +103,13 @@ class PhaseAggregation:
         if self._task is not None:
             self._task.cancel()
 
+    def heard(self, assignment: str) -> None:
+        """What was reported of a contribution has been acted upon."""
+        self._heard.add(assignment)
+
     def waits_for(self, assignment: str) -> bool:
-        """Whether the aggregator has not said yet what it thinks of a contribution."""
-        return assignment not in self._acknowledged
+        """Whether the aggregator has not said yet what it thinks of a contribution, or nobody has acted upon it."""
+        return assignment not in self._heard
 
     def _go(self) -> None:
         self._changed.set()

@@ -303,3 +303,4 @@ class Collector:
             assignment = self.phase.assignments[item.assignment]
             if assignment.state is AssignmentState.DELIVERED:
                 await self.settle(self.phase, [(assignment, AssignmentEvent.REJECT, item.rejection)])
+        item.source.heard(item.assignment)

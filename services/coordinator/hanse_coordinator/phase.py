@@ -52,9 +52,13 @@ class OpenPhase:
         times = [self._lease_until[item.id] for item in self.live() if item.id in self._lease_until]
         return min(times, default=None)
 
+    def counted(self) -> list[str]:
+        """The assignments whose contributions count."""
+        return [item.id for item in self.assignments.values() if item.state is AssignmentState.DELIVERED]
+
     def valid(self) -> int:
         """How many contributions count."""
-        return sum(item.state is AssignmentState.DELIVERED for item in self.assignments.values())
+        return len(self.counted())
 
     def shortfall(self) -> Reason:
         """Why the quorum was not met: who is missing, and whose fault most of it is."""

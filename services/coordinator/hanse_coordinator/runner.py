@@ -11,7 +11,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from hanse.errors import Conflict, FencedOut, HanseError, OldFence, Owner, PlatformError, Reason
+from hanse.errors import (
+    Conflict,
+    FencedOut,
+    Forbidden,
+    HanseError,
+    NotFound,
+    OldFence,
+    Owner,
+    PlatformError,
+    Reason,
+    Unauthenticated,
+)
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, View, records
 from hanse.ledger.states import JobState, PhaseState
@@ -29,6 +40,8 @@ from hanse_coordinator.states import JOB, PHASE, Effect, JobEvent, PhaseEvent, s
 
 __all__ = ["JobRunner"]
 
+# What an aggregator says of its installation and of certificates, not of the job: an operator mends it.
+_MENDABLE = (NotFound, Unauthenticated, Forbidden)
 T = TypeVar("T")
 
 
@@ -86,7 +99,7 @@ class JobRunner:
 
     async def _run(self) -> None:
         try:
-            await self._recover()
+            await self._guarded(self._recover)
             while True:
                 await self._guarded(self._advance)
                 self._arm()
@@ -101,15 +114,14 @@ class JobRunner:
             self._refuse_the_rest()
 
     async def _guarded(self, call: Callable[[], Awaitable[None]]) -> None:
-        """A fault of ours pauses the job with a reason; it never dies in silence."""
+        """Whatever keeps a job from going on pauses it with a reason; it never waits for ever in silence."""
         try:
             await call()
-        except OldFence as error:
-            self._log.info("refused", error=str(error))
         except FencedOut:
             raise
         except HanseError as error:
-            self._log.warning("refused", error=str(error))
+            self._log.warning("the job cannot go on", error=str(error))
+            await self._stuck(error.reason)
         except Exception as error:  # noqa: BLE001 - the job must end in a state that a person can act on
             self._log.exception("fault in the engine", error=repr(error))
             fault = PlatformError(
@@ -117,8 +129,11 @@ class JobRunner:
                 remedy="Its log has the details; resume the job to try again.",
                 code="COORDINATOR_FAULT",
             )
-            if (self.job.state, JobEvent.STUCK) in JOB:
-                await self._move(JobEvent.STUCK, reason=fault.reason)
+            await self._stuck(fault.reason)
+
+    async def _stuck(self, reason: Reason) -> None:
+        if (self.job.state, JobEvent.STUCK) in JOB:
+            await self._move(JobEvent.STUCK, reason=reason)
 
     def _refuse_the_rest(self) -> None:
         while not self._inbox.empty():
@@ -141,7 +156,10 @@ class JobRunner:
             case Delivered():
                 await self._answer(item.recorded, self._collector.delivered(item))
             case Settled():
-                await self._collector.settled(item)
+                try:
+                    await self._collector.settled(item)
+                except (Forbidden, OldFence) as error:  # a node that speaks of what is not its own any more
+                    self._log.info("refused", node=item.node, error=str(error))
             case Command():
                 await self._answer(item.done, self._command(item))
             case Acknowledged() if item.source is self._collector.aggregation:
@@ -210,7 +228,8 @@ class JobRunner:
             base = view.job(job.continue_from).model_digest if job.continue_from else None
             return job, view.participations(job.id), view.open_phase(job.id), base
 
-        self._mirror.job, participants, phase, self._mirror.base_model = await self._around.ledger.read(read)
+        found = await self._around.ledger.read(read, patience=None)
+        self._mirror.job, participants, phase, self._mirror.base_model = found
         self.offers.participants = {item.node: item for item in participants}
         if self.job.state is JobState.WAITING:
             await self._perform(Effect.OFFER_JOB)
@@ -224,7 +243,7 @@ class JobRunner:
         def read(view: View) -> tuple[list[records.Assignment], list[records.Contribution]]:
             return view.assignments(phase.id), view.contributions(phase.id, late=False)
 
-        assignments, contributions = await self._around.ledger.read(read)
+        assignments, contributions = await self._around.ledger.read(read, patience=None)
         left = (phase.deadline_at or 0) - phase.opened_at
         open_phase = OpenPhase(phase, assignments, deadline=self._now + max(left, self._around.lease))
         open_phase.delivered = {item.assignment: item for item in contributions}
@@ -252,7 +271,9 @@ class JobRunner:
         def work(tx: Transaction) -> tuple[records.Job, list[records.Assignment]]:
             withdrawn: list[records.Assignment] = []
             if phase and phase_step and phase_step.state.ended:
-                withdrawn = writes.write_phase_end(tx, phase.record, phase_step.state, reason)
+                withdrawn = writes.write_phase_end(
+                    tx, phase.record, phase_step.state, reason, retention_s=self._retention
+                )
             body = {"why": why} if why else None
             job = writes.write_job(tx, self.job, transition.state, actor=actor, reason=reason, body=body)
             return job, withdrawn
@@ -287,13 +308,17 @@ class JobRunner:
         if self.phase is not None:
             self._collector.begin()
             return
-        last = await self._around.ledger.read(lambda view: view.last_phase(self.job.id))
+        last = await self._around.ledger.read(lambda view: view.last_phase(self.job.id), patience=None)
         if last is None or last.state is PhaseState.CLOSED:
             self._collector.aggregate(None)
             assert self._collector.aggregation is not None
             self._collector.aggregation.finish()
             return
         await self._open(planning.again(last, self._deadline))
+
+    @property
+    def _retention(self) -> float:
+        return self._around.settings.retention.total_seconds()
 
     @property
     def _deadline(self) -> float:
@@ -336,7 +361,7 @@ class JobRunner:
 
     async def _close_if_settled(self, phase: OpenPhase) -> None:
         aggregation = self._collector.aggregation
-        if phase.live() or aggregation is None or any(map(aggregation.waits_for, phase.delivered)):
+        if phase.live() or aggregation is None or any(map(aggregation.waits_for, phase.counted())):
             return
         if phase.valid() < phase.record.quorum:
             await self._give_up(phase, phase.shortfall())
@@ -358,7 +383,7 @@ class JobRunner:
         opening = self._plan(planning.again(phase.record, self._deadline))
 
         def work(tx: Transaction) -> tuple[list[records.Assignment], records.Phase, list[records.Assignment]]:
-            withdrawn = writes.write_phase_end(tx, phase.record, transition.state, reason)
+            withdrawn = writes.write_phase_end(tx, phase.record, transition.state, reason, retention_s=self._retention)
             record, assignments = writes.write_opening(tx, self.job, opening, lease_s=self._around.lease)
             return withdrawn, record, assignments
 
@@ -406,7 +431,7 @@ class JobRunner:
                 phase.assignments.values() if phase else (),
                 phase.delivered if phase else {},
                 stored,
-                retention_s=around.settings.retention.total_seconds(),
+                retention_s=self._retention,
             )
             if opening is None:
                 assert finish is not None
@@ -426,5 +451,5 @@ class JobRunner:
         self._enter(record, assignments)
 
     async def _aggregation_failed(self, error: HanseError) -> None:
-        event = JobEvent.STUCK if error.retryable else JobEvent.BREAK
-        await self._move(event, reason=error.reason)
+        mendable = error.retryable or isinstance(error, _MENDABLE)
+        await self._move(JobEvent.STUCK if mendable else JobEvent.BREAK, reason=error.reason)

@@ -161,10 +161,11 @@ def write_settlement(tx: Transaction, assignment: records.Assignment, state: Ass
 
 
 def write_phase_end(
-    tx: Transaction, phase: records.Phase, state: PhaseState, reason: Reason | None
+    tx: Transaction, phase: records.Phase, state: PhaseState, reason: Reason | None, *, retention_s: float
 ) -> list[records.Assignment]:
     """A phase is abandoned; what is still assigned is withdrawn and returned."""
     tx.update_phase(phase.id, state=state, reason=reason)
+    tx.retain_contributions(phase.id, tx.now + retention_s)
     withdrawn = tx.end_live_assignments(phase.id, state=AssignmentState.WITHDRAWN, reason=reason)
     tx.event(
         f"phase_{state.value}",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hanse.errors import MethodError, Owner, PolicyRefusal
+from hanse.errors import MethodError, NotFound, Owner, PolicyRefusal
 from hanse.ledger import AssignmentState, verify
 from hanse.v1 import node_pb2
 from hanse_coordinator.states import JobEvent
@@ -192,6 +192,32 @@ def test_rubbish_is_rejected_and_recorded_as_the_sites_fault(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
+def test_what_the_aggregator_rejects_does_not_count_for_the_quorum(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        federation.pool.reject = lambda node, _phase: None if node == "ada" else REJECTED
+        job = await federation.submit(selection={"minimum_nodes": 4, "quorum": 0.5, "tries": 1})
+        record = await federation.until(job)
+        assert (record.state, record.reason.code) == ("paused", "QUORUM_NOT_MET")
+        assert "1 of 4 assigned nodes contributed" in record.reason.sentence
+
+    run(tmp_path, scenario)
+
+
+def test_a_restart_after_a_rejection_goes_on_without_the_rejected(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        federation.pool.reject = lambda node, _phase: REJECTED if node == "ben" else None
+        federation.nodes["dov"].behaviour = lambda _assign: "stall"
+        job = await federation.submit(rounds=1, selection={"minimum_nodes": 4, "quorum": 0.5})
+        await federation.until(job, "running")
+        await federation.eventually(lambda: bool(federation.events("assignment_rejected")))
+        await federation.stop()
+        federation.nodes["dov"].behaviour = lambda _assign: None
+        await federation.start()
+        assert (await federation.until(job)).state == "succeeded"
+
+    run(tmp_path, scenario)
+
+
 def test_below_quorum_the_phase_is_tried_again_and_then_the_job_pauses_with_a_reason(tmp_path: Path) -> None:
     async def scenario(federation: Federation) -> None:
         refusal = PolicyRefusal("only 10 rows.", rule="minimum_rows", remedy="Add records.").reason
@@ -327,6 +353,65 @@ def test_a_method_that_gives_up_fails_the_job_with_its_reason(tmp_path: Path) ->
         assert record.state == "failed"
         assert (record.reason.owner, record.reason.sentence) == (Owner.METHOD, "the objective diverged.")
         await federation.eventually(lambda: all(node.ended == ["failed"] for node in federation.nodes.values()))
+
+    run(tmp_path, scenario)
+
+
+def test_an_aggregator_without_the_plug_in_pauses_the_job_until_it_has_it_again(tmp_path: Path) -> None:
+    expected = undisturbed_model(tmp_path / "quiet")
+
+    async def scenario(federation: Federation) -> None:
+        count = 0
+
+        def fail() -> Any:
+            nonlocal count
+            count += 1
+            return NotFound("no plug-in for method 'adding'.", code="UNKNOWN_METHOD") if count > 4 else None
+
+        federation.pool.fail = fail
+        job = await federation.submit()
+        record = await federation.until(job)
+        assert (record.state, record.reason.code) == ("paused", "UNKNOWN_METHOD")
+        federation.pool.fail = lambda: None
+        await federation.engine.command("test", JobEvent.RESUME, actor="op", why="")
+        assert (await federation.until(job, "succeeded", "failed")).state == "succeeded"
+        assert federation.model(job) == expected
+
+    run(tmp_path, scenario)
+
+
+def test_a_job_whose_artifacts_were_lost_pauses_with_that_reason_and_can_be_cancelled(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        for node in federation.nodes.values():
+            node.behaviour = lambda _assign: "stall"
+        job = await federation.submit()
+        await federation.until(job, "running")
+        await federation.eventually(lambda: bool(federation.events("phase_opened")))
+        await federation.stop()
+        with federation.ledger.read() as view:
+            phase = view.open_phase(job)
+        assert phase is not None
+        assert phase.instruction_digest
+        federation.store.delete(bytes.fromhex(phase.instruction_digest))
+        await federation.start()
+        record = await federation.until(job)
+        assert (record.state, record.reason.code) == ("paused", "ARTIFACT_NOT_FOUND")
+        async with asyncio.timeout(5):
+            await federation.engine.command("test", JobEvent.CANCEL, actor="op", why="")
+        assert (await federation.until(job)).state == "cancelled"
+
+    run(tmp_path, scenario)
+
+
+def test_contributions_to_a_phase_that_was_given_up_are_deleted_after_the_retention_too(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        federation.pool.reject = lambda node, phase: REJECTED if phase == "add" and node != "ada" else None
+        job = await federation.submit(selection={"minimum_nodes": 4, "tries": 1})
+        assert (await federation.until(job)).state == "paused"
+        with federation.ledger.read() as view:
+            kept = [item for item in view.artifacts(job) if item.kind == "contribution"]
+        assert kept
+        assert all(item.retain_until is not None for item in kept)
 
     run(tmp_path, scenario)
 
