@@ -78,7 +78,6 @@ class NodeDocument:
     node: nodes.NodeRow
     offers: Sequence[nodes.DatasetOffer]
     jobs: int
-    rounds: int
     contributions: int
     bytes: int
     policy_digest: str | None
@@ -260,7 +259,6 @@ def get_node(desk: Desk, caller: Viewer, name: NodeName) -> NodeDocument:
         node=found.node,
         offers=found.offers,
         jobs=found.jobs,
-        rounds=found.rounds,
         contributions=found.contributions,
         bytes=found.bytes,
         policy_digest=found.record.policy_digest,

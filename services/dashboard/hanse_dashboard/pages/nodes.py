@@ -96,7 +96,6 @@ def node_page(request: Request, desk: Desk, caller: Viewer, name: str, job: Word
             coordinator_answers=desk.coordinator.presence().answers,
             slow=name in slow_nodes(view, now),
         )
-        totals = queries.egress_totals(view, name)
         left = queries.egress_rows(view, name, job=job, after=after, limit=25)
         refusals = queries.policy_history(view, name)
         events = event_rows(view, node=name, limit=12).rows
@@ -106,7 +105,7 @@ def node_page(request: Request, desk: Desk, caller: Viewer, name: str, job: Word
         title=name,
         live={"after": found.sequence, "node": name},
         found=found,
-        totals=totals,
+        totals=found.totals[:100],
         left=left,
         refusals=refusals,
         events=events,

@@ -69,7 +69,8 @@ class NodeDetail:
     certificates: Sequence[Certificate]
     invitations: Sequence[Invitation]
     jobs: int
-    rounds: int
+    totals: Sequence[EgressTotal]
+    """What left it, by job, the newest first."""
     bytes: int
     contributions: int
     sequence: int
@@ -195,17 +196,8 @@ def node_detail(view: View, name: str, *, now: float, coordinator_answers: bool,
         NotFound: there is no such node.
     """
     node = view.node(name)
-    given, part = models.contribution, models.participation
-    count, size = view.rows(select(func.count(), func.sum(given.c.size)).where(given.c.node == name))[0]
-    phase, assignment = models.phase, models.assignment
-    pairs = (
-        select(phase.c.job, phase.c.round)
-        .join(assignment, assignment.c.phase == phase.c.id)
-        .where(assignment.c.node == name, phase.c.round > 0)
-        .distinct()
-        .subquery()
-    )
-    rounds = view.rows(select(func.count()).select_from(pairs))[0][0]
+    part = models.participation
+    totals = egress_totals(view, name)
     jobs = view.rows(select(func.count()).where(part.c.node == name, part.c.decision == "accepted"))[0][0]
     return NodeDetail(
         node=node_row(node, _expiries(view, [name]).get(name), slow=slow, known=coordinator_answers, now=now),
@@ -214,9 +206,9 @@ def node_detail(view: View, name: str, *, now: float, coordinator_answers: bool,
         certificates=view.certificates(name)[:20],
         invitations=view.invitations(name)[:20],
         jobs=jobs,
-        rounds=rounds,
-        bytes=int(size or 0),
-        contributions=count,
+        totals=totals,
+        bytes=sum(total.bytes for total in totals),
+        contributions=sum(total.contributions for total in totals),
         sequence=view.head().sequence,
     )
 
@@ -283,7 +275,7 @@ def egress_rows(
     return page_of(rows, limit, lambda row: f"{row.at!r}~{row.assignment}")
 
 
-def egress_totals(view: View, node: str, *, limit: int = 100) -> list[EgressTotal]:
+def egress_totals(view: View, node: str) -> list[EgressTotal]:
     """What left a node, by job, the newest first."""
     given, work = models.contribution, models.job
     sums = (
@@ -302,7 +294,6 @@ def egress_totals(view: View, node: str, *, limit: int = 100) -> list[EgressTota
         select(sums, work.c.name, work.c.method, work.c.dataset, work.c.submitted_by)
         .join(work, work.c.id == sums.c.job)
         .order_by(sums.c.last.desc())
-        .limit(limit)
     )
     return [
         EgressTotal(
