@@ -117,8 +117,10 @@ class Performing:
                 digest = hashlib.sha256(source.inline).hexdigest()
                 used.add(digest)
                 path = folder.cached(digest)
-                if not path.exists():
-                    path.write_bytes(source.inline)
+                if not path.exists():  # under its name it is whole: who finds it there reads it unseen
+                    draft = path.with_name(f".{digest}.new")
+                    draft.write_bytes(source.inline)
+                    draft.replace(path)
                 return path
             digest = source.artifact.digest.hex()
             used.add(digest)
