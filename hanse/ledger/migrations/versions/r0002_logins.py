@@ -36,7 +36,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_login_attempt")),
     )
     op.create_index(op.f("ix_login_attempt_source_at"), "login_attempt", ["source", "at"])
-    op.create_index(op.f("ix_contribution_node_received_at"), "contribution", ["node", "received_at"])
+    op.create_index(
+        op.f("ix_contribution_node_received_at"),
+        "contribution",
+        ["node", "received_at"],
+        postgresql_include=["job", "size"],
+    )
 
 
 def downgrade() -> None:
