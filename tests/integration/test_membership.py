@@ -234,6 +234,13 @@ def test_calls_without_a_token_or_with_a_foreign_expired_or_revoked_one_are_refu
         as_operator(place, "ListNodes", request, metadata=(OperatorToken.parse(made.secret).metadata(),))
 
 
+def test_the_last_administrator_cannot_lock_everybody_out(place: World) -> None:
+    tokens = place.control.call("ListTokens", control_pb2.ListTokensRequest()).tokens
+    (last,) = [token for token in tokens if token.role == "admin" and not token.revoked_at]
+    with pytest.raises(Conflict, match="last administrator"):
+        place.control.call("RevokeToken", control_pb2.RevokeTokenRequest(id=last.id))
+
+
 @pytest.mark.parametrize(
     ("role", "method", "request_", "needed"),
     [
@@ -318,7 +325,7 @@ def test_certificates_are_renewed_during_a_job_without_losing_a_contribution(tmp
 
 
 def test_a_node_whose_certificate_ran_out_returns_by_again_and_keeps_its_history(tmp_path: Path) -> None:
-    with world(tmp_path, coordinator={"certificate_lifetime": "6s"}) as place:
+    with world(tmp_path, coordinator={"certificate_lifetime": "20s"}) as place:
         site = place.add_site("ada")
         first = place.until_ended(place.submit("first", rounds=1))
         assert first.job.state == "succeeded"

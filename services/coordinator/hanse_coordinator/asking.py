@@ -36,7 +36,8 @@ class Asking:
 
     async def replied(self, item: Replied) -> None:
         """A node answered."""
-        if item.node in self._mirror.offers.participants:
+        known = self._mirror.offers.participants.get(item.node)
+        if known is not None and (known.decision, known.reason) != (item.decision, item.reason):
             await self._write(item.node, item.decision, item.reason)
 
     async def explain_waiting(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Forbidden, HanseError, NotFound, OperatorError, Unauthenticated
+from hanse.errors import Conflict, Forbidden, HanseError, NotFound, OperatorError, Unauthenticated
 from hanse.jobs import JobSpecification
 from hanse.ledger import Job, JobState, Transaction, View, verify
 from hanse.ledger.records import OperatorToken as TokenRecord
@@ -348,6 +348,13 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         caller = await self._require(context, Role.ADMIN)
 
         def work(tx: Transaction) -> TokenRecord:
+            others = [item for item in tx.tokens() if item.id != request.id and _is_good_admin(item, tx.now)]
+            if not others and _is_good_admin(tx.token(request.id), tx.now):
+                raise Conflict(
+                    "this is the last administrator's token: without it nobody could make another.",
+                    remedy="Make a new one first (`hanse token create NAME --role admin`).",
+                    code="LAST_ADMIN",
+                )
             record = tx.revoke_token(request.id)
             tx.event("token_revoked", actor=caller.name, body={"token": record.id, "name": record.name})
             return record
@@ -369,6 +376,11 @@ def add_token(
     )
     tx.event("token_created", actor=actor, body={"token": secret.token_id, "name": name, "role": role.value})
     return tx.token(secret.token_id)
+
+
+def _is_good_admin(token: TokenRecord, now: float) -> bool:
+    good = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+    return good and Role(token.role) is Role.ADMIN
 
 
 def _check_role(token: TokenRecord, role: Role) -> None:

@@ -94,7 +94,9 @@ class JobRunner:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def post(self, item: Input) -> None:
-        """Hand in an input."""
+        """Hand in an input. Work that is done waits its turn here and does not lose its lease meanwhile."""
+        if isinstance(item, Delivered) and self.phase is not None:
+            self.phase.renew(item.assignment, self._now + self._around.lease)
         self._inbox.put_nowait(item)
 
     async def _run(self) -> None:

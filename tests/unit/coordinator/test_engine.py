@@ -460,6 +460,21 @@ def test_a_cancelled_job_stays_cancelled_after_a_restart(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_the_same_answer_again_adds_nothing_to_the_trail(tmp_path: Path) -> None:
+    async def scenario(federation: Federation) -> None:
+        federation.nodes["ada"].behaviour = lambda _assign: "stall"
+        job = await federation.submit()
+        await federation.until(job, "running")
+        reply = node_pb2.OfferReply(job=job, decision=node_pb2.OfferReply.DECISION_ACCEPTED)
+        for _ in range(5):
+            federation.engine.replied("ada", reply)
+        await federation.engine.command(job, JobEvent.CANCEL, actor="op", why="")
+        await federation.until(job)
+        assert [event.node for event in federation.events("offer_accepted")].count("ada") == 1
+
+    run(tmp_path, scenario)
+
+
 def test_a_node_that_was_away_when_a_job_ended_is_told_when_it_comes_back(tmp_path: Path) -> None:
     async def scenario(federation: Federation) -> None:
         job = await federation.submit()
