@@ -272,6 +272,8 @@ def _paused(world: World) -> str:
             submitted_by=HOSTILE, rounds=9,
         )  # fmt: skip
         reason = Reason(code="QUORUM_NOT_MET", sentence=f"{HOSTILE} gone", owner=Owner.SITE, remedy="Call the site.")
+        rule = Reason(code="POLICY_METHODS", sentence="methods does not allow fedscs_xgb.", owner=Owner.SITE)
+        tx.set_participation(job=job, node="node-2", decision=Decision.REFUSED, reason=rule)
         tx.update_job(job, state=JobState.PAUSED, reason=reason)
         tx.event("job_paused", job=job, body={"why": HOSTILE})
     return job

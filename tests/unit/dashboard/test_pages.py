@@ -136,6 +136,13 @@ def test_what_waits_is_on_the_first_page_with_owner_and_remedy(client: TestClien
     assert "<b>Site:</b>" in html
 
 
+def test_a_node_tells_what_its_policy_refused(client: TestClient) -> None:
+    html = client.get("/nodes/node-2").text
+    assert "POLICY_METHODS" in html
+    assert "Methods does not allow fedscs_xgb." in html
+    assert "POLICY_METHODS" not in client.get("/nodes/node-1").text
+
+
 def test_the_trail_is_proved_from_the_database_alone(world: World, client: TestClient) -> None:
     answer = client.post("/ledger/verify", data={"csrf": csrf(client)})
     assert answer.status_code == 200

@@ -97,7 +97,7 @@ def node_page(request: Request, desk: Desk, caller: Viewer, name: str, job: Word
             slow=name in slow_nodes(view, now),
         )
         left = queries.egress_rows(view, name, job=job, after=after, limit=25)
-        refusals = queries.policy_history(view, name)
+        refusals = queries.refusals(view, name)
         events = event_rows(view, node=name, limit=12).rows
     return page(
         request,

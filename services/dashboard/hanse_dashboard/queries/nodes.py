@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from sqlalchemy import and_, func, or_, select
 
 from hanse.errors import Reason
-from hanse.ledger import Certificate, Invitation, Node, Trust, View, models
+from hanse.ledger import Certificate, Invitation, Node, Participation, Trust, View, models
 from hanse_dashboard.queries.paging import Instant, Moment, Page, page_of, split_cursor
 
 __all__ = [
@@ -311,14 +310,8 @@ def egress_totals(view: View, node: str) -> list[EgressTotal]:
     ]
 
 
-def policy_history(view: View, node: str, *, limit: int = 20) -> list[Mapping[str, Any]]:
-    """What the ledger heard of a node's refusals: which rule of the site's policy, when, for which job."""
-    table = models.event
-    statement = select(table.c.sequence, table.c.at, table.c.kind, table.c.job, table.c.body)
-    statement = statement.where(
-        table.c.node == node, table.c.kind.in_(["offer_refused", "assignment_refused"])
-    ).order_by(table.c.sequence.desc())
-    return [
-        {"sequence": row[0], "at": row[1], "kind": row[2], "job": row[3], "facts": json.loads(row[4]).get("body", {})}
-        for row in view.rows(statement.limit(limit))
-    ]
+def refusals(view: View, node: str, *, limit: int = 20) -> list[Participation]:
+    """Jobs that a node's policy (or a person there) refused, with the rule, the newest first."""
+    table = models.participation
+    statement = view._select(table, Participation).where(table.c.node == node, table.c.decision == "refused")
+    return view._all(Participation, statement.order_by(table.c.at.desc()).limit(limit))
