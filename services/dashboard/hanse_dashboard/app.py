@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
@@ -100,8 +99,3 @@ def _add_probes(app: FastAPI) -> None:
     @app.get("/favicon.ico", include_in_schema=False)
     def favicon() -> Response:
         return Response(Path(STATIC / "icon.svg").read_bytes(), media_type="image/svg+xml")
-
-
-def routes_of(app: FastAPI) -> list[Any]:
-    """All routes, for tests that visit every one."""
-    return list(app.routes)
