@@ -236,7 +236,7 @@ def start_dashboard(folder: Path, federation: EmbeddedFederation, control_port: 
     return child, f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, this thread has a running event loop: no other test could have one
 def chromium() -> Iterator[Browser]:
     with playwright_api.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
