@@ -188,7 +188,7 @@ def test_a_certificate_of_another_authority_does_not_get_in(place: World, tmp_pa
 def test_an_older_protocol_is_refused_by_name_and_version(place: World) -> None:
     request = node_pb2.EnrollRequest(version=node_pb2.Version(protocol=0, program="hanse-agent 0.0.1"))
     with pytest.raises(HanseError, match=r"hanse-agent 0\.0\.1 speaks protocol 0") as refused:
-        as_node(place, invite(place, "hal").key_pair, "Enroll", request)
+        as_node(place, invite(place, "otto").key_pair, "Enroll", request)
     assert refused.value.code == "PROTOCOL_TOO_OLD"
 
 
