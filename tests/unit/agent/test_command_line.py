@@ -150,6 +150,9 @@ async def test_join_and_run_and_sigterm(authority: Authority, tmp_path: Path, pr
 
         running = await agent("run", str(path))
         session = await coordinator.session()
+        async with asyncio.timeout(30):
+            while not session.of("heartbeat"):  # until then it has not taken the welcome, and has nobody to tell
+                await asyncio.sleep(0.01)
         running.send_signal(signal.SIGTERM)
         _, err = await running.communicate()
         assert running.returncode == 0, err
