@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import func, select, update
 
 from hanse.errors import Conflict
 from hanse.ledger import models
@@ -104,19 +104,6 @@ class NodeWrites(NodeReads, Writes):
     def update_node(self, name: str, **changes: Any) -> None:
         """Change columns of a node. Raises NotFound."""
         self._update(models.node, {"name": name}, changes)
-
-    def touch_nodes(self, seen: Mapping[str, float]) -> None:
-        """Record when nodes were last heard of, all at once."""
-        if not seen:
-            return
-        table = models.node
-        statement = update(table).where(table.c.name == bindparam("who")).values(last_seen_at=bindparam("seen"))
-        self._connection.execute(statement, [{"who": name, "seen": at} for name, at in sorted(seen.items())])
-
-    def all_nodes_offline(self) -> None:
-        """Forget who is connected: what a coordinator that has just started knows."""
-        table = models.node
-        self._connection.execute(update(table).where(table.c.online.is_(True)).values(online=False))
 
     def add_invitation(
         self,
