@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.sql import func
+from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
 from hanse.errors import Conflict, HanseError, NotFound, OperatorError, Owner, PlatformError
 from hanse.ledger.chain import canonical_json
@@ -111,8 +112,20 @@ def _prepare_file(path: Path, *, create: bool) -> None:
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin when we say so
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "recursive_triggers=ON"):
+    _enter_wal(connection)
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "recursive_triggers=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+@retry(
+    retry=retry_if_exception_message(match="database is locked"),
+    stop=stop_after_delay(BUSY_SECONDS),
+    wait=wait_random(0.005, 0.05),
+    reraise=True,
+)
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Change the journal's mode; SQLite does not wait by itself when two programs do this to a new file at once."""
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _set_up_sqlite_read_only(connection: sqlite3.Connection, _record: Any) -> None:

@@ -312,7 +312,7 @@ def test_a_session_ends_when_its_certificate_does(place: World) -> None:
 
 
 def test_certificates_are_renewed_during_a_job_without_losing_a_contribution(tmp_path: Path) -> None:
-    with world(tmp_path, coordinator={"certificate_lifetime": "9s"}) as place:
+    with world(tmp_path, coordinator={"certificate_lifetime": "30s"}) as place:
         for name in ("ada", "ben"):
             place.add_site(name)
         detail = place.until_ended(place.submit("job", rounds=25))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import grpc
 
@@ -19,16 +19,20 @@ from hanse_agent.identity import NodeIdentity
 from hanse_agent.link import Link, Links
 
 SHARE_OF_LIFE = 2 / 3
+SHORTEST = timedelta(seconds=3)
+"""Two renewals are at least this far apart."""
 _LONGEST_PAUSE_S = 3600.0
 _SHORTEST_PAUSE_S = 1.0
 _CALL_S = 30.0
 
 
-def renewal_due_in(identity: NodeIdentity, now: datetime | None = None) -> float:
-    """Seconds until the certificate should be renewed; negative when it is overdue."""
-    peer = identity.peer
-    due = peer.not_before + (peer.not_after - peer.not_before) * SHARE_OF_LIFE
-    return (due - (now or datetime.now(UTC))).total_seconds()
+def renewal_due(identity: NodeIdentity, since: datetime) -> datetime:
+    """When a certificate that is held since then should be renewed.
+
+    Not counted from its own beginning: authorities date that back for clocks that are slow, and of a certificate
+    with a short life two thirds would be over on the day it is made. Never at once, whatever the clocks say.
+    """
+    return since + max((identity.peer.not_after - since) * SHARE_OF_LIFE, SHORTEST)
 
 
 async def renew(link: Link, identity: NodeIdentity) -> NodeIdentity:
@@ -54,12 +58,13 @@ async def keep_renewed(folder: StateFolder, links: Links, on_renewed: Callable[[
 
     A renewal that fails is tried again, more often the less time is left.
     """
-    pause = 0.0
+    since: datetime | None = None
     while True:
-        await asyncio.sleep(pause)
         identity = NodeIdentity.require(folder.identity)
-        pause = min(max(renewal_due_in(identity), 0.0), _LONGEST_PAUSE_S)
-        if pause > 0:
+        due = renewal_due(identity, since or identity.peer.not_before)
+        if (left := (due - datetime.now(UTC)).total_seconds()) > 0:
+            # In short steps, since a machine may sleep and its clock be set.
+            await asyncio.sleep(min(left, _LONGEST_PAUSE_S))
             continue
         try:
             renewed = await links.over(lambda link, old=identity: renew(link, old))  # type: ignore[misc]
@@ -69,6 +74,8 @@ async def keep_renewed(folder: StateFolder, links: Links, on_renewed: Callable[[
             longest = min(max(left / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
             pause = longest * random.uniform(0.5, 1)  # noqa: S311
             logger(node=identity.node).warning("certificate not renewed", reason=str(error), again_in_s=round(pause))
+            await asyncio.sleep(pause)
             continue
+        since = datetime.now(UTC)
         logger(node=renewed.node).info("certificate renewed", until=renewed.peer.not_after.isoformat())
         on_renewed(renewed)
