@@ -1,91 +1,20 @@
-"""Where payloads rest, each under its SHA-256.
-
-`ArtifactStore` is what programs rely on; `LocalStore` keeps artifacts in a folder. What is stored never changes, so
-that storing it again is no work, and whoever reaches the same store needs only the digest.
-"""
+"""Artifacts in a local folder."""
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
-import time
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
-from hanse.errors import InvalidPayload, NotFound, PlatformError
-from hanse.payload.header import DIGEST_BYTES
+from hanse.artifacts.files import disk_failure, link_or_copy, sweep_folder
+from hanse.artifacts.store import LEFTOVER_AGE, Artifact, Stored, digest_of, key_of, missing
+from hanse.errors import PlatformError
 from hanse.payload.payload import Payload
 from hanse.payload.spool import sync_folder
-
-LEFTOVER_AGE = timedelta(days=2)
-"""Uploads that nobody touched for so long are given up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A stored payload: its name and its length in bytes."""
-
-    digest: bytes
-    size: int
-
-
-class ArtifactStore(Protocol):
-    """Payloads by digest. All calls may block on disk or network: call from a thread. All are idempotent."""
-
-    @property
-    def store_id(self) -> str:
-        """Identity of the store: two programs that read the same one share it."""
-
-    @property
-    def spool(self) -> Path:
-        """A local folder for payloads on their way in."""
-
-    def put(self, payload: Payload) -> Artifact:
-        """Store a payload; when this returns, it survives a crash.
-
-        Raises:
-            PlatformError: the store cannot be written.
-        """
-
-    def adopt(self, path: Path, digest: bytes, *, keep: bool = False) -> Artifact:
-        """Store a local file whose digest was verified. The file is moved, or copied when `keep`.
-
-        Raises:
-            PlatformError: the store cannot be written.
-        """
-
-    def open(self, digest: bytes) -> Payload:
-        """The payload, mapped, its digest known.
-
-        Raises:
-            NotFound: there is none of this digest.
-            InvalidPayload: what lies there is damaged.
-        """
-
-    def fetch_to(self, digest: bytes, path: Path) -> None:
-        """Place a copy at a local path.
-
-        Raises:
-            NotFound: there is none of this digest.
-        """
-
-    def size(self, digest: bytes) -> int:
-        """Bytes of an artifact.
-
-        Raises:
-            NotFound: there is none of this digest.
-        """
-
-    def exists(self, digest: bytes) -> bool:
-        """Whether an artifact is there."""
-
-    def delete(self, digest: bytes) -> None:
-        """Remove an artifact; none is no error."""
 
 
 class LocalStore:
@@ -126,10 +55,7 @@ class LocalStore:
         Raises:
             InvalidPayload: `digest` is no SHA-256.
         """
-        if len(digest) != DIGEST_BYTES:
-            raise InvalidPayload(f"a digest has {DIGEST_BYTES} bytes, not {len(digest)}.")
-        name = digest.hex()
-        return self.root / name[:2] / name
+        return self.root / key_of(digest)
 
     def put(self, payload: Payload) -> Artifact:
         """Store a payload. One whose digest is known and present costs nothing.
@@ -159,7 +85,7 @@ class LocalStore:
         draft = self._spool / f"adopt-{secrets.token_hex(8)}"
         try:
             if keep:
-                _link_or_copy(path, draft)
+                link_or_copy(path, draft)
             else:
                 shutil.move(path, draft)
             return self._settle(draft, digest)
@@ -178,7 +104,7 @@ class LocalStore:
         try:
             return Payload.open(self.path(digest), digest=digest)
         except FileNotFoundError:
-            raise _missing(digest) from None
+            raise missing(digest) from None
         except OSError as error:
             raise self._failure(error) from error
 
@@ -191,10 +117,10 @@ class LocalStore:
         """
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            _link_or_copy(self.path(digest), draft)
+            link_or_copy(self.path(digest), draft)
             draft.replace(path)
         except FileNotFoundError:
-            raise _missing(digest) from None
+            raise missing(digest) from None
         except OSError as error:
             raise self._failure(error) from error
         finally:
@@ -209,7 +135,7 @@ class LocalStore:
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
-            raise _missing(digest) from None
+            raise missing(digest) from None
 
     def exists(self, digest: bytes) -> bool:
         """Whether an artifact is there."""
@@ -221,16 +147,15 @@ class LocalStore:
 
     def sweep(self, *, older_than: timedelta = LEFTOVER_AGE) -> int:
         """Remove what crashes left in `spool/` and nobody touched since; returns how many files."""
-        oldest, removed = time.time() - older_than.total_seconds(), 0
-        for entry in sorted(self._spool.rglob("*"), reverse=True):  # what a folder holds comes before the folder
-            with suppress(FileNotFoundError):
-                if entry.is_dir():
-                    with suppress(OSError):  # not empty
-                        entry.rmdir()
-                elif entry.stat().st_mtime < oldest:
-                    entry.unlink()
-                    removed += 1
-        return removed
+        return sweep_folder(self._spool, older_than)
+
+    def stored(self) -> Iterator[Stored]:
+        """Every artifact in the folder, in no order."""
+        for path in self.root.glob("[0-9a-f][0-9a-f]/*"):
+            if (digest := digest_of(path.name)) is not None:
+                with suppress(FileNotFoundError):  # deleted in the meantime
+                    found = path.stat()
+                    yield Stored(digest=digest, size=found.st_size, at=found.st_mtime)
 
     def _settle(self, draft: Path, digest: bytes) -> Artifact:
         """Give a whole file its final name."""
@@ -255,26 +180,7 @@ class LocalStore:
         return file.read_text(encoding="ascii").strip()
 
     def _failure(self, error: OSError) -> PlatformError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return PlatformError(
-                f"the disk of the artifact folder {self.root} is full.",
-                remedy="Free some space there.",
-                code="DISK_FULL",
-            )
-        return PlatformError(
-            f"the artifact folder {self.root} cannot be used: {error.strerror or error}.",
-            remedy="Check the disk and the permissions of the folder.",
-            code="ARTIFACT_STORE",
-        )
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(source, target)
+        return disk_failure(error, f"artifact folder {self.root}")
 
 
 def _sync_file(path: Path) -> None:
@@ -283,11 +189,3 @@ def _sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _missing(digest: bytes) -> NotFound:
-    return NotFound(
-        f"artifact {digest.hex()[:16]}… is not in the store.",
-        remedy="It was removed after its retention, or belongs to another federation.",
-        code="ARTIFACT_NOT_FOUND",
-    )

@@ -1,0 +1,397 @@
+"""Artifacts in an S3-compatible bucket, with local copies to map.
+
+Objects have the names of the files of a `LocalStore` (`ab/abcd…`, `store.id`), so that a folder and a bucket can be
+copied into each other. Bytes are hashed as they go out and as they come in; memory holds a few megabytes at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+import tenacity
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from hanse.artifacts.bucket_errors import bucket_failure, is_missing
+from hanse.artifacts.cache import ArtifactCache
+from hanse.artifacts.files import link_or_copy, sweep_folder
+from hanse.artifacts.location import S3Location
+from hanse.artifacts.store import LEFTOVER_AGE, Artifact, Stored, digest_of, key_of, missing
+from hanse.errors import HanseError, InvalidPayload, PlatformError
+from hanse.payload.payload import Payload
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config, S3Credential
+
+BLOCK = 1024 * 1024
+PART = 8 * 1024 * 1024
+MOST_PARTS = 9_000
+PARTS_AT_ONCE = 4
+PATIENCE = timedelta(seconds=30)
+"""How long a request is tried again before it counts as failed."""
+CREDENTIALS_AGE = timedelta(minutes=5)
+"""Mounted credentials are read again when they are this old."""
+IDENTITY = "store.id"
+_ATTEMPTS = 5
+_NOTHING = object()
+
+T = TypeVar("T")
+
+
+class BucketStore:
+    """Artifacts in a bucket. Several programs may use the same bucket and prefix at once."""
+
+    def __init__(
+        self,
+        location: S3Location,
+        *,
+        cache: ArtifactCache,
+        credentials: Path | None = None,
+        read_only: bool = False,
+        patience: timedelta = PATIENCE,
+    ) -> None:
+        """Reach the bucket; its identity is made if it has none, unless `read_only`.
+
+        Raises:
+            PlatformError: it cannot be reached or used; the sentence says why, the remedy names the setting.
+        """
+        self.location = location
+        self._cache = cache
+        self._patience = patience
+        self._fetching: dict[bytes, threading.Lock] = {}
+        self._lock = threading.Lock()
+        try:
+            self._bucket = _connect(location, credentials, patience)
+        except BaseError as error:
+            raise bucket_failure(error, location, "open") from error
+        self._store_id = self._identity(make=not read_only)
+
+    @property
+    def store_id(self) -> str:
+        """Identity of the bucket and prefix, drawn at the first use; empty where it was only looked at."""
+        return self._store_id
+
+    @property
+    def spool(self) -> Path:
+        """The local folder for payloads on their way in."""
+        return self._cache.spool
+
+    def put(self, payload: Payload) -> Artifact:
+        """Store a payload. One whose digest is known and present costs one question.
+
+        Raises:
+            PlatformError: the bucket cannot be written, or the local disk has no room.
+        """
+        if payload.digest_known and self.exists(payload.digest):
+            return Artifact(digest=payload.digest, size=payload.size)
+        draft = self._cache.draft("put")
+        try:
+            return self._settle(draft, payload.write(draft))
+        except OSError as error:
+            raise self._cache.failure(error) from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def adopt(self, path: Path, digest: bytes, *, keep: bool = False) -> Artifact:
+        """Store a verified file; the file becomes the local copy, or a second name for it with `keep`.
+
+        Raises:
+            InvalidPayload: the file is not what `digest` names (code `DIGEST_MISMATCH`).
+            PlatformError: the bucket cannot be written, or the local disk has no room, or the file is gone.
+        """
+        draft = self._cache.draft("adopt")
+        try:
+            if keep:
+                link_or_copy(path, draft)
+            else:
+                shutil.move(path, draft)
+            return self._settle(draft, digest)
+        except OSError as error:
+            raise self._cache.failure(error) from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def open(self, digest: bytes) -> Payload:
+        """Map the local copy, which is fetched first where there is none.
+
+        Raises:
+            NotFound: there is none of this digest.
+            InvalidPayload: what lies there is damaged (code `DIGEST_MISMATCH`), or is no payload.
+            PlatformError: the bucket cannot be read, or the local disk has no room.
+        """
+        return self._with_copy(digest, lambda path: Payload.open(path, digest=digest))
+
+    def fetch_to(self, digest: bytes, path: Path) -> None:
+        """Place a copy at a local path.
+
+        Raises:
+            NotFound: there is none of this digest.
+            InvalidPayload: what lies there is damaged.
+            PlatformError: the bucket cannot be read, or `path` cannot be written.
+        """
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+        def place(copy: Path) -> None:
+            link_or_copy(copy, draft)
+            draft.replace(path)
+
+        try:
+            self._with_copy(digest, place)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def size(self, digest: bytes) -> int:
+        """Bytes of an artifact.
+
+        Raises:
+            NotFound: there is none of this digest.
+            PlatformError: the bucket cannot be read.
+        """
+        if (copy := self._cache.get(digest)) is not None:
+            return copy.stat().st_size
+        found = self._ask("read", lambda: obstore.head(self._bucket, key_of(digest)), absent=None)
+        if found is None:
+            raise missing(digest)
+        return int(found["size"])
+
+    def exists(self, digest: bytes) -> bool:
+        """Whether an artifact is in the bucket.
+
+        Raises:
+            PlatformError: the bucket cannot be read.
+        """
+        return self._ask("read", lambda: obstore.head(self._bucket, key_of(digest)), absent=None) is not None
+
+    def delete(self, digest: bytes) -> None:
+        """Remove an artifact and its copy here; none is no error. Whoever has it mapped keeps reading it.
+
+        Raises:
+            PlatformError: the bucket cannot be written.
+        """
+        self._ask("delete", lambda: obstore.delete(self._bucket, key_of(digest)), absent=None)
+        self._cache.drop(digest)
+
+    def stored(self) -> Iterator[Stored]:
+        """Every artifact in the bucket, a page at a time.
+
+        Raises:
+            PlatformError: the bucket cannot be read.
+        """
+        pages = iter(obstore.list(self._bucket))
+        while (page := self._ask("list", lambda: next(pages, None), absent=None)) is not None:
+            for item in page:
+                if (digest := digest_of(item["path"].rpartition("/")[2])) is not None:
+                    yield Stored(digest=digest, size=int(item["size"]), at=item["last_modified"].timestamp())
+
+    def sweep(self, *, older_than: timedelta = LEFTOVER_AGE) -> int:
+        """Remove what crashes left in the local spool and nobody touched since; returns how many files."""
+        return sweep_folder(self.spool, older_than)
+
+    def _settle(self, draft: Path, digest: bytes) -> Artifact:
+        """Bring a whole local file into the bucket, and keep it as the copy."""
+        size = draft.stat().st_size
+        if not self.exists(digest):
+            part = max(PART, -(-size // MOST_PARTS))
+            self._ask(
+                "write",
+                lambda: obstore.put(
+                    self._bucket,
+                    key_of(digest),
+                    _verified(draft, digest),
+                    use_multipart=size > part,
+                    chunk_size=part,
+                    max_concurrency=PARTS_AT_ONCE,
+                ),
+            )
+        self._cache.keep(draft, digest)
+        return Artifact(digest=digest, size=size)
+
+    def _with_copy(self, digest: bytes, use: Callable[[Path], T]) -> T:
+        """Do something with the local copy. One that has to make room at that instant is fetched again."""
+        try:
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return use(self._copy(digest))
+                except FileNotFoundError:
+                    continue
+            return use(self._copy(digest))
+        except OSError as error:
+            raise self._cache.failure(error) from error
+
+    def _copy(self, digest: bytes) -> Path:
+        """The local copy; threads that want the same artifact fetch it once."""
+        with self._lock:
+            turn = self._fetching.setdefault(digest, threading.Lock())
+        try:
+            with turn:
+                return self._cache.get(digest) or self._fetch(digest)
+        finally:
+            with self._lock:
+                self._fetching.pop(digest, None)
+
+    def _fetch(self, digest: bytes) -> Path:
+        draft = self._cache.draft("fetch")
+        try:
+            found = self._download(digest, draft)
+            if found != digest:
+                raise InvalidPayload(
+                    f"artifact {digest.hex()[:16]}… in {self.location} is damaged: its SHA-256 is {found.hex()[:16]}….",
+                    remedy="Restore the object from a backup of the bucket.",
+                    code="DIGEST_MISMATCH",
+                )
+            return self._cache.keep(draft, digest)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _download(self, digest: bytes, target: Path) -> bytes:
+        """Write the object to `target`; returns its SHA-256. A connection that breaks goes on at the byte."""
+        hasher, key = hashlib.sha256(), key_of(digest)
+        with target.open("wb") as file:
+
+            def go_on() -> None:
+                begin = file.tell()
+                got = obstore.get(self._bucket, key, options={"range": {"offset": begin}} if begin else {})
+                for block in got.stream(min_chunk_size=BLOCK):
+                    file.write(block)
+                    hasher.update(block)
+
+            again = tenacity.Retrying(
+                retry=tenacity.retry_if_exception(lambda error: isinstance(error, BaseError)),
+                stop=tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_after_delay(self._patience),
+                wait=tenacity.wait_random_exponential(multiplier=0.2, max=5),
+                reraise=True,
+            )
+            if self._ask("read", lambda: again(go_on) or True, absent=False) is False:
+                raise missing(digest)
+        return hasher.digest()
+
+    def _ask(self, action: str, call: Callable[[], Any], *, absent: Any = _NOTHING) -> Any:
+        """Call the bucket; `absent` is what to return where the object is not there, if that is no error.
+
+        Raises:
+            PlatformError: in words.
+        """
+        try:
+            return call()
+        except HanseError:
+            raise
+        except (BaseError, FileNotFoundError, PermissionError, NotImplementedError) as error:
+            if absent is not _NOTHING and is_missing(error):
+                return absent
+            raise bucket_failure(error, self.location, action) from error
+
+    def _identity(self, *, make: bool) -> str:
+        def read() -> str | None:
+            found = self._ask("read", lambda: bytes(obstore.get(self._bucket, IDENTITY).bytes()), absent=None)
+            return found.decode("ascii", "replace").strip() if found else None
+
+        if (known := read()) is not None:
+            return known
+        if not make:
+            return ""
+
+        def draw() -> None:
+            drawn = f"{secrets.token_hex(16)}\n".encode()
+            try:
+                obstore.put(self._bucket, IDENTITY, drawn, mode="create", use_multipart=False)
+            except AlreadyExistsError:  # another program made it in the meantime: theirs counts
+                return
+            except NotImplementedError:  # a server without conditional writes
+                obstore.put(self._bucket, IDENTITY, drawn, use_multipart=False)
+
+        self._ask("write", draw)
+        made = read()
+        if made is None:
+            raise PlatformError(
+                f"{self.location} does not give back what was written there a moment ago.",
+                remedy="Use a store that reads its own writes, as S3 does.",
+                code="ARTIFACT_STORE",
+            )
+        return made
+
+
+def _connect(location: S3Location, credentials: Path | None, patience: timedelta) -> S3Store:
+    """The bucket as obstore sees it; nothing is asked yet."""
+    config: S3Config = {"virtual_hosted_style_request": not location.path_style}
+    if location.region:
+        config["region"] = location.region
+    if location.endpoint:
+        config["endpoint"] = location.endpoint if location.path_style else _hosted(location)
+    return S3Store(
+        location.bucket,
+        prefix=location.prefix or None,
+        config=config,
+        client_options={
+            "allow_http": location.plain_http,
+            "connect_timeout": timedelta(seconds=min(10.0, patience.total_seconds())),
+            "timeout": timedelta(minutes=10),
+        },
+        retry_config={"max_retries": 10, "retry_timeout": patience},
+        credential_provider=None if credentials is None else lambda: read_credentials(credentials),
+    )
+
+
+def _hosted(location: S3Location) -> str:
+    parts = urlsplit(location.endpoint)
+    return f"{parts.scheme}://{location.bucket}.{parts.netloc}{parts.path}"
+
+
+def read_credentials(folder: Path) -> S3Credential:
+    """Credentials as a mounted secret has them: a file for each.
+
+    Raises:
+        PlatformError: a file is missing or empty; the sentence names it.
+    """
+    found = {}
+    for name in ("access_key_id", "secret_access_key", "session_token"):
+        path = folder / name
+        try:
+            found[name] = path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            found[name] = ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise _no_credentials(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        if not found[name] and name != "session_token":
+            raise _no_credentials(path, "is missing or empty")
+    return {
+        "access_key_id": found["access_key_id"],
+        "secret_access_key": found["secret_access_key"],
+        "token": found["session_token"] or None,
+        "expires_at": datetime.now(UTC) + CREDENTIALS_AGE,
+    }
+
+
+def _no_credentials(path: Path, what: str) -> PlatformError:
+    return PlatformError(
+        f"the credential file {path} {what}.",
+        remedy="Mount the secret at the folder that artifact_credentials names.",
+        code="ARTIFACT_CREDENTIALS",
+    )
+
+
+def _verified(path: Path, digest: bytes) -> Iterator[bytes]:
+    """The blocks of a file. At its end it must have been what `digest` names, or the upload does not come about.
+
+    Raises:
+        InvalidPayload: it was not.
+    """
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            hasher.update(block)
+            yield block
+    if hasher.digest() != digest:
+        raise InvalidPayload(
+            f"the file for artifact {digest.hex()[:16]}… has the SHA-256 {hasher.digest().hex()[:16]}….",
+            remedy="It was altered on this machine's disk; it is not stored.",
+            code="DIGEST_MISMATCH",
+        )
