@@ -31,11 +31,12 @@ _POSTGRESQL: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,  # milliseconds; keepalives do not watch a connection that has bytes on their way
     "application_name": "hanse",
 }
 # Of one transaction, because a session's settings do not pass a pooler. A leader that is stopped inside a
-# transaction must not hold the lease row for ever.
-_PATIENCE: Final = "SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '15s'"
+# transaction holds the lease row no longer than about a lease: the standby waits for it.
+_PATIENCE: Final = "SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 _READING: Final = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 

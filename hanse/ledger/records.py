@@ -115,6 +115,16 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Leader:
+    """Who leads, seen by the clock that leases are measured by."""
+
+    holder: str
+    epoch: int
+    seconds_left: float | None
+    """Below zero: the lease has run out. None: it never does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A submitted training run."""
 

@@ -31,7 +31,7 @@ from hanse.ledger.events import EventReads, EventWrites
 from hanse.ledger.jobs import JobReads, JobWrites
 from hanse.ledger.nodes import NodeReads, NodeWrites
 from hanse.ledger.phases import PhaseReads, PhaseWrites
-from hanse.ledger.records import Lease
+from hanse.ledger.records import Leader, Lease
 from hanse.ledger.tokens import TokenReads, TokenWrites
 
 _LEADER = "leader"
@@ -113,12 +113,31 @@ class Ledger:
             )
 
     # ---- Leadership
-    def take_lease(self, holder: str, seconds: float | None = None) -> int:
+    def leader(self) -> Leader | None:
+        """Who holds the lease, and for how much longer; None when nobody took it yet. Locks nothing.
+
+        Raises:
+            PlatformError: the database does not answer, or has no tables.
+        """
+        table = models.lease
+        with begin(self._engine, writing=False) as connection:
+            now = clock(connection, self._clock)
+            found = connection.execute(
+                select(table.c.holder, table.c.epoch, table.c.expires_at).where(table.c.name == _LEADER)
+            ).first()
+        if found is None:
+            return None
+        holder, epoch, until = found
+        return Leader(holder=holder, epoch=epoch, seconds_left=None if until is None else until - now)
+
+    def take_lease(self, holder: str, seconds: float | None = None, *, over: int | None = None) -> int:
         """Become the leader and return the new epoch, one more than any before; the first is 1.
 
         Args:
             holder: who takes it, for people.
             seconds: how long it lasts unless renewed; None: until somebody else takes it (one process, embedded).
+            over: the epoch of a leader that is known to be gone: its lease is taken although it has not run out.
+                Should it live after all, the new epoch fences it out.
 
         Raises:
             Conflict: another holder's lease has not run out.
@@ -137,7 +156,7 @@ class Ledger:
                 connection.execute(insert(table).values(name=_LEADER, holder=holder, epoch=1, expires_at=expires_at))
                 return 1
             other, epoch, until = current
-            if until is not None and until > now and other != holder:
+            if until is not None and until > now and other != holder and epoch != over:
                 raise Conflict(
                     f"{other} leads for another {until - now:.0f} seconds.",
                     remedy="Wait until its lease runs out.",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hanse.errors import Conflict, FencedOut
-from hanse.ledger import Lease, Ledger
+from hanse.ledger import Leader, Lease, Ledger
 
 
 def test_the_first_epoch_is_one_and_each_taking_raises_it(ledger: Ledger) -> None:
@@ -88,3 +88,30 @@ def test_a_leader_whose_time_ran_out_leads_until_somebody_else_does(url: str) ->
         ledger.renew_lease(epoch, 3600)
         with pytest.raises(Conflict):
             ledger.take_lease("second", seconds=1)
+
+
+def test_anybody_can_see_who_leads_and_for_how_much_longer(ledger: Ledger, url: str) -> None:
+    assert ledger.leader() is None
+    ledger.take_lease("forever")
+    assert ledger.leader() == Leader(holder="forever", epoch=1, seconds_left=None)
+    ledger.take_lease("first", seconds=3600)
+    leader = ledger.leader()
+    assert leader is not None
+    assert (leader.holder, leader.epoch) == ("first", 2)
+    assert leader.seconds_left is not None
+    assert 3500 < leader.seconds_left <= 3600
+    ledger.release_lease(2)
+    leader = ledger.leader()
+    assert leader is not None
+    assert leader.seconds_left is not None
+    assert leader.seconds_left <= 0
+
+
+def test_the_lease_of_a_leader_that_is_known_to_be_gone_is_taken_before_it_runs_out(ledger: Ledger) -> None:
+    gone = ledger.take_lease("first", seconds=3600)
+    epoch = ledger.take_lease("second", seconds=3600, over=gone)
+    assert epoch == gone + 1
+    with pytest.raises(FencedOut), ledger.write(gone) as tx:
+        tx.event("never")
+    with pytest.raises(Conflict):  # what is known of an older leader says nothing of this one
+        ledger.take_lease("third", seconds=3600, over=gone)
