@@ -65,15 +65,18 @@ class GameOptions(Settings):
     """The weight of 1 - cosine beside the squared error in the meta-loss."""
     balance_weight: float = Field(0.01, ge=0)
     """The weight of the squared coefficient of variation of the experts' importance in the meta-loss."""
-    weight_decay: float = Field(1e-4, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
     """On the server's networks, decoupled (AdamW); with few nodes it keeps them from learning a round's noise."""
     projection: int = Field(4096, ge=0)
     """Longer differences are first brought to so many numbers by a fixed sparse random projection; 0: never."""
+    group_by: str = ""
+    """A fact of the nodes' dataset descriptions (`city`, say) that names each node's group, for `same_group`; with any
+    aggregator the share of attention within groups is then told."""
     groups: dict[str, str] = Field(default_factory=dict)
-    """Node to group, for `same_group`; with any aggregator the share of attention within groups is then told."""
+    """Node to group, written out, instead of `group_by`. A job's configuration is told to all its nodes."""
     graph: dict[str, list[str]] = Field(default_factory=dict)
     """Node to its neighbours, for `graphsage` and `gat`. May be written as a list of pairs, each of which counts both
-    ways."""
+    ways. A job's configuration is told to all its nodes."""
     pictures_every: int = Field(1, ge=0)
     """Attention, graph and gates go to the ledger after every so many rounds, and after the last; 0: never."""
 
@@ -97,6 +100,12 @@ class GameOptions(Settings):
             raise ValueError(f"top_k is {self.top_k}, and there are {self.experts} experts; lower top_k")
         if self.aggregator in ("graphsage", "gat") and not self.graph:
             raise ValueError(f"the aggregator {self.aggregator} needs a graph; list the edges in game.graph")
-        if self.aggregator == "same_group" and not self.groups:
-            raise ValueError("the aggregator same_group needs groups; give each node its group in game.groups")
+        if self.groups and self.group_by:
+            raise ValueError("groups are either written out (groups) or told by the nodes (group_by), not both")
+        if self.aggregator == "same_group" and not (self.groups or self.group_by):
+            raise ValueError("the aggregator same_group needs groups; set game.group_by or game.groups")
+        if self.neighbour_top_k and self.aggregator not in LEARNED:
+            raise ValueError(
+                f"neighbour_top_k keeps the best scores, and the aggregator {self.aggregator} scores nobody"
+            )
         return self
