@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from hanse.learning.forecast_options import PersonalOptions
 from hanse.settings import Settings
 
 __all__ = ["Augmentation", "PublishedGperxan", "Schedule", "TrainingOptions", "UnseenReadOut", "learning_rate"]
@@ -72,6 +73,8 @@ class TrainingOptions(Settings):
     `unseen_bn` of the method gperxan."""
     evaluation_batch_size: int = Field(256, ge=2)
     """Rows at once when evaluating; the `batch_stats` read-out takes its statistics over these."""
+    personal: PersonalOptions = PersonalOptions()
+    """What makes a forecaster the node's own; for datasets of series alone."""
 
     @model_validator(mode="after")
     def _pieces_are_smaller(self) -> TrainingOptions:

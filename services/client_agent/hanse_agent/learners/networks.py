@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from hanse.errors import InvalidPayload, MethodError, SiteError
 from hanse.learning.arrays import Int64
 from hanse.learning.compression import CompressionOptions
-from hanse.learning.local_training import Task, derived_seed, train
+from hanse.learning.forecast_options import PersonalOptions
+from hanse.learning.local_training import Report, Task, derived_seed, train
 from hanse.learning.training_options import TrainingOptions, UnseenReadOut, learning_rate
 from hanse.method import Assignment, Dataset, JobContext
 from hanse.models import Model, Role, load_model
@@ -70,7 +71,7 @@ class NodeTask(Task, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Setup:
+class Setup:
     """What follows from the job alone, kept warm."""
 
     key: str
@@ -89,11 +90,15 @@ class NetworkLearner(ABC):
     version: ClassVar[str] = "1"
     dataset_kinds: ClassVar[tuple[str, ...]] = ()
     training: ClassVar[type[TrainingOptions]] = TrainingOptions
+    personalises: ClassVar[bool] = False
+    """Whether `training.personal` is understood."""
+    judges_fitted: ClassVar[bool] = True
+    """Whether the model as trained is judged before it leaves, so that an evaluation can tell its figures too."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._records: Any = None
-        self._kept: _Setup | None = None
+        self._kept: Setup | None = None
         self._task: NodeTask | None = None
 
     @abstractmethod
@@ -105,7 +110,7 @@ class NetworkLearner(ABC):
         """
 
     def perform(self, assignment: Assignment) -> Payload:
-        """Do a `train` or an `evaluate` phase.
+        """Do a `train` or an `evaluate` phase, or one that a subclass knows.
 
         Raises:
             SiteError: records that do not fit, or a state folder that cannot be read.
@@ -125,20 +130,34 @@ class NetworkLearner(ABC):
         if assignment.phase == "evaluate":
             carry_over(assignment.state, assignment.next_state)
             keep_residuals(assignment)
-            if assignment.round >= assignment.job.rounds:
-                given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
-                keep_model(assignment.next_state, {**shared, **given}, assignment.job)
+            self._keep_model(assignment, shared)
             return metrics_payload(self._evaluate(assignment, setup, self._task, shared))
+        return self._other_phase(assignment, setup, self._task, shared)
+
+    # What other learners replace.
+    def _other_phase(self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays) -> Payload:
+        """A phase that is neither for training nor for evaluation."""
         raise MethodError(f"The method '{assignment.job.method}' has no phase '{assignment.phase}'.")
 
-    def _train(self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays) -> Payload:
-        if assignment.unseen:
-            raise MethodError(f"The unseen node '{assignment.node}' was asked to train.")
-        job, options = assignment.job, setup.options
-        kept = NetworkState.load(assignment.state)
-        self._load(setup, {**shared, **_own(setup, kept)})
+    def _keep_model(self, assignment: Assignment, shared: Arrays) -> None:
+        """Before an evaluation: keep the finished model for predictions."""
+        if assignment.round >= assignment.job.rounds:
+            given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
+            keep_model(assignment.next_state, {**shared, **given}, assignment.job)
+
+    def _start(self, assignment: Assignment, setup: Setup, shared: Arrays, kept: NetworkState) -> Arrays:
+        """The whole state that a round's training starts from."""
+        return {**shared, **_own(setup, kept)}
+
+    def _stays(self, setup: Setup, after: Arrays) -> Arrays:
+        """What of the trained state stays at the node."""
+        return {name: array for name, array in after.items() if setup.roles[name] not in SHARED}
+
+    def _fit(self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays, kept: NetworkState) -> Report:
+        """Train the network, which holds the start."""
         device = next(setup.network.parameters()).device
-        report = train(
+        job, options = assignment.job, setup.options
+        return train(
             setup.network,
             task,
             task.training,
@@ -151,20 +170,28 @@ class NetworkLearner(ABC):
             optimiser={name: torch.from_numpy(array) for name, array in kept.optimiser.items()},
             progress=assignment.progress,
         )
+
+    def _train(self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays) -> Payload:
+        if assignment.unseen:
+            raise MethodError(f"The unseen node '{assignment.node}' was asked to train.")
+        job = assignment.job
+        kept = NetworkState.load(assignment.state)
+        self._load(setup, self._start(assignment, setup, shared, kept))
+        report = self._fit(assignment, setup, task, shared, kept)
         after = {name: np.asarray(tensor.cpu().numpy()) for name, tensor in setup.network.state_dict().items()}
         fitted: dict[str, MetricSum] = {}
-        if job.evaluation.due(assignment.round, job.rounds):
+        if self.judges_fitted and job.evaluation.due(assignment.round, job.rounds):
             fitted = task.evaluate(setup.network, task.held_out, None, assignment.progress)
         differences = {
             name: np.asarray(after[name] - array, dtype=np.float32)
             for name, array in shared.items()
-            if _is_averaged(array)
+            if is_averaged(array)
         }
         # Copies: the network itself goes on to be trained.
         absolute = {name: np.array(after[name]) for name, role in setup.roles.items() if role is Role.EVALUATION_ONLY}
         NetworkState(
             round=assignment.round,
-            own={name: array for name, array in after.items() if setup.roles[name] not in SHARED},
+            own=self._stays(setup, after),
             optimiser={name: tensor.numpy() for name, tensor in report.optimiser.items()},
             fitted={name: _with_bits(each) for name, each in fitted.items()},
         ).save(assignment.next_state)
@@ -176,7 +203,7 @@ class NetworkLearner(ABC):
             options=setup.compression,
         )
 
-    def _evaluate(self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays) -> dict[str, MetricSum]:
+    def _evaluate(self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays) -> dict[str, MetricSum]:
         if assignment.unseen:
             return self._evaluate_unseen(assignment, setup, task, shared)
         kept = NetworkState.load(assignment.state)
@@ -187,7 +214,7 @@ class NetworkLearner(ABC):
         return figures
 
     def _evaluate_unseen(
-        self, assignment: Assignment, setup: _Setup, task: NodeTask, shared: Arrays
+        self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays
     ) -> dict[str, MetricSum]:
         """Every row, in the job's way of reading; further ways under names of their own."""
         given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
@@ -198,7 +225,7 @@ class NetworkLearner(ABC):
             else:
                 averaged = {name: array for name, array in given.items() if "/" not in name}
                 own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
-                missing = [name for name in own if _is_averaged(own[name]) and name not in averaged]
+                missing = [name for name in own if is_averaged(own[name]) and name not in averaged]
                 if reading == "average" and missing:
                     raise MethodError(
                         f"An unseen node has no value for '{missing[0]}', which does not leave the nodes that train.",
@@ -211,7 +238,7 @@ class NetworkLearner(ABC):
             figures |= {name if place == 0 else prefixed(f"{reading}_", name): each for name, each in found.items()}
         return figures
 
-    def _members(self, setup: _Setup, shared: Arrays, given: Arrays) -> list[Callable[[], nn.Module]]:
+    def _members(self, setup: Setup, shared: Arrays, given: Arrays) -> list[Callable[[], nn.Module]]:
         """The networks of the nodes that trained, made one after another in the place of this one."""
         own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
         groups: dict[str, dict[str, NDArray[Any]]] = {}
@@ -228,14 +255,20 @@ class NetworkLearner(ABC):
 
         return [partial(network, arrays) for _, arrays in sorted(groups.items())]
 
-    def _setup(self, job: JobContext) -> _Setup:
+    def _setup(self, job: JobContext) -> Setup:
         key = json.dumps([job.method, job.model, job.seed, dict(job.config)], sort_keys=True, default=str)
         if self._kept is None or self._kept.key != key:
             config = job.config
             options = validate(self.training, dict(config.get("training", {})), source="method_config.training")
+            if options.personal != PersonalOptions() and not self.personalises:
+                raise MethodError(
+                    f"training.personal is for forecasters; the method '{job.method}' works on other records here.",
+                    remedy="Leave method_config.training.personal out.",
+                    code="NOT_PERSONAL",
+                )
             model: Any = load_model(job.model, config.get("model", {}))
             first = config.get("unseen_bn", "average")
-            self._kept = _Setup(
+            self._kept = Setup(
                 key=key,
                 model=model,
                 options=options,
@@ -248,7 +281,7 @@ class NetworkLearner(ABC):
             self._task = None
         return self._kept
 
-    def _load(self, setup: _Setup, arrays: Arrays) -> None:
+    def _load(self, setup: Setup, arrays: Arrays) -> None:
         tensors: dict[str, Tensor] = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         try:
             setup.network.load_state_dict(tensors)
@@ -265,7 +298,7 @@ def prefixed(start: str, name: str) -> str:
     return start.rstrip("_") if name == "confusion" else start + name
 
 
-def _shared(assignment: Assignment, setup: _Setup) -> Arrays:
+def _shared(assignment: Assignment, setup: Setup) -> Arrays:
     """The instruction's arrays, checked against the job's model."""
     payload = assignment.instruction
     roles = read_roles(payload)
@@ -288,7 +321,7 @@ def _shared(assignment: Assignment, setup: _Setup) -> Arrays:
     return {name: payload.arrays[name] for name in wanted}
 
 
-def _own(setup: _Setup, kept: NetworkState) -> Arrays:
+def _own(setup: Setup, kept: NetworkState) -> Arrays:
     """What belongs to the node: as it kept it, or as everybody begins."""
     own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
     return own | {name: array for name, array in kept.own.items() if name in own}
@@ -309,7 +342,8 @@ def _device(options: TrainingOptions) -> torch.device:
     return torch.device("cpu")
 
 
-def _is_averaged(array: NDArray[Any]) -> bool:
+def is_averaged(array: NDArray[Any]) -> bool:
+    """Whether an array takes part in averaging: counters, which are integers, do not."""
     return bool(np.issubdtype(array.dtype, np.floating))
 
 
