@@ -11,7 +11,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from obstore.store import S3Store
 
 from hanse.artifacts.bucket_errors import bucket_failure, is_missing
 from hanse.artifacts.cache import ArtifactCache
+from hanse.artifacts.credentials import MountedCredentials
 from hanse.artifacts.files import link_or_copy, sweep_folder
 from hanse.artifacts.location import S3Location
 from hanse.artifacts.store import LEFTOVER_AGE, Artifact, Stored, digest_of, key_of, missing
@@ -30,7 +31,7 @@ from hanse.errors import HanseError, InvalidPayload, PlatformError
 from hanse.payload.payload import Payload
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Credential
+    from obstore.store import S3Config
 
 BLOCK = 1024 * 1024
 PART = 8 * 1024 * 1024
@@ -38,8 +39,6 @@ MOST_PARTS = 9_000
 PARTS_AT_ONCE = 4
 PATIENCE = timedelta(seconds=30)
 """How long a request is tried again before it counts as failed."""
-CREDENTIALS_AGE = timedelta(minutes=5)
-"""Mounted credentials are read again when they are this old."""
 IDENTITY = "store.id"
 _ATTEMPTS = 5
 _NOTHING = object()
@@ -69,8 +68,9 @@ class BucketStore:
         self._patience = patience
         self._fetching: dict[bytes, threading.Lock] = {}
         self._lock = threading.Lock()
+        self._credentials = MountedCredentials(credentials) if credentials is not None else None
         try:
-            self._bucket = _connect(location, credentials, patience)
+            self._bucket = _connect(location, self._credentials, patience)
         except BaseError as error:
             raise bucket_failure(error, location, "open") from error
         self._store_id = self._identity(make=not read_only)
@@ -287,6 +287,8 @@ class BucketStore:
         except (BaseError, FileNotFoundError, PermissionError, NotImplementedError) as error:
             if absent is not _NOTHING and is_missing(error):
                 return absent
+            if self._credentials is not None and self._credentials.fault is not None:
+                raise self._credentials.fault from error
             raise bucket_failure(error, self.location, action) from error
 
     def _identity(self, *, make: bool) -> str:
@@ -319,7 +321,7 @@ class BucketStore:
         return made
 
 
-def _connect(location: S3Location, credentials: Path | None, patience: timedelta) -> S3Store:
+def _connect(location: S3Location, credentials: MountedCredentials | None, patience: timedelta) -> S3Store:
     """The bucket as obstore sees it; nothing is asked yet."""
     config: S3Config = {"virtual_hosted_style_request": not location.path_style}
     if location.region:
@@ -336,46 +338,13 @@ def _connect(location: S3Location, credentials: Path | None, patience: timedelta
             "timeout": timedelta(minutes=10),
         },
         retry_config={"max_retries": 10, "retry_timeout": patience},
-        credential_provider=None if credentials is None else lambda: read_credentials(credentials),
+        credential_provider=credentials,
     )
 
 
 def _hosted(location: S3Location) -> str:
     parts = urlsplit(location.endpoint)
     return f"{parts.scheme}://{location.bucket}.{parts.netloc}{parts.path}"
-
-
-def read_credentials(folder: Path) -> S3Credential:
-    """Credentials as a mounted secret has them: a file for each.
-
-    Raises:
-        PlatformError: a file is missing or empty; the sentence names it.
-    """
-    found = {}
-    for name in ("access_key_id", "secret_access_key", "session_token"):
-        path = folder / name
-        try:
-            found[name] = path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            found[name] = ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise _no_credentials(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
-        if not found[name] and name != "session_token":
-            raise _no_credentials(path, "is missing or empty")
-    return {
-        "access_key_id": found["access_key_id"],
-        "secret_access_key": found["secret_access_key"],
-        "token": found["session_token"] or None,
-        "expires_at": datetime.now(UTC) + CREDENTIALS_AGE,
-    }
-
-
-def _no_credentials(path: Path, what: str) -> PlatformError:
-    return PlatformError(
-        f"the credential file {path} {what}.",
-        remedy="Mount the secret at the folder that artifact_credentials names.",
-        code="ARTIFACT_CREDENTIALS",
-    )
 
 
 def _verified(path: Path, digest: bytes) -> Iterator[bytes]:

@@ -22,8 +22,6 @@ def is_missing(error: BaseException) -> bool:
 
 def bucket_failure(error: BaseException, location: S3Location, action: str) -> PlatformError:
     """The fault of a call; `action` is what was tried: read, write, list, delete."""
-    if (inner := _own(error)) is not None:
-        return inner
     code, server = _code(error), location.endpoint or "Amazon S3"
     if code == "NoSuchBucket":
         return PlatformError(
@@ -62,16 +60,6 @@ def bucket_failure(error: BaseException, location: S3Location, action: str) -> P
         remedy="Check the endpoint in the key `artifacts`, the network and its certificate; it was tried for a while.",
         code="ARTIFACT_STORE_UNREACHABLE",
     )
-
-
-def _own(error: BaseException) -> PlatformError | None:
-    """An error of ours that a callback raised inside obstore."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, PlatformError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
 
 
 def _code(error: BaseException) -> str:
