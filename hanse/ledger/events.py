@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, insert, select
 
@@ -16,6 +16,16 @@ _HEAD: Select[Any] = (
     select(models.event.c.sequence, models.event.c.hash).order_by(models.event.c.sequence.desc()).limit(1)
 )
 _APPEND = insert(models.event)
+
+
+class Appended(NamedTuple):
+    """An event of a transaction that is under way, for whoever counts what happens."""
+
+    kind: str
+    at: float
+    job: str | None
+    node: str | None
+    body: Mapping[str, Any]
 
 
 class EventReads(Reads):
@@ -56,6 +66,8 @@ class EventWrites(EventReads, Writes):
     def __init__(self, connection: Connection, now: float) -> None:
         super().__init__(connection, now)
         self._head: Head | None = None
+        self.appended: list[Appended] = []
+        """The events of this transaction so far."""
 
     def head(self) -> Head:
         """The newest event's sequence and hash, those of this transaction included."""
@@ -92,4 +104,5 @@ class EventWrites(EventReads, Writes):
         stored = columns | {"body": image, "previous_hash": previous.hash, "hash": head.hash}
         self._connection.execute(_APPEND, stored)
         self._head = head
+        self.appended.append(Appended(str(kind), columns["at"], job, node, body or {}))  # type: ignore[arg-type]
         return head.sequence

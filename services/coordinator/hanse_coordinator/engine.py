@@ -174,6 +174,10 @@ class Engine:
         await done
         return await self._around.ledger.read(lambda view: view.job(job.id))
 
+    def jobs(self) -> list[records.Job]:
+        """Every job that has not ended, as the ledger has it."""
+        return [runner.job for runner in self._runners.values()]
+
     def runner(self, job: str) -> JobRunner | None:
         """The live side of a job, for showing progress."""
         return self._runners.get(job)

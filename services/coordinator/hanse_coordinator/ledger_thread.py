@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -21,6 +22,7 @@ from hanse.errors import FencedOut, HanseError, PlatformError
 from hanse.ledger import Ledger, Transaction, View
 from hanse.ledger.chain import Head
 from hanse.logs import logger
+from hanse_coordinator.metrics import CoordinatorMetrics
 
 __all__ = ["LedgerThread"]
 
@@ -34,10 +36,18 @@ class LedgerThread:
     transaction. A write that is fenced out (another coordinator leads) calls `on_fenced` and never succeeds.
     """
 
-    def __init__(self, ledger: Ledger, epoch: int, *, on_fenced: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        epoch: int,
+        *,
+        on_fenced: Callable[[], None] = lambda: None,
+        metrics: CoordinatorMetrics | None = None,
+    ) -> None:
         self._ledger = ledger
         self._epoch = epoch
         self._on_fenced = on_fenced
+        self._metrics = metrics or CoordinatorMetrics()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         with ledger.read() as view:
             self.head: Head = view.head()
@@ -75,19 +85,25 @@ class LedgerThread:
         self._thread.shutdown(wait=True)
 
     async def _patiently(self, call: Callable[[], T], patience: float | None) -> T:
+        try:  # nearly always; the apparatus of retries would cost as much as a small transaction
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except PlatformError as error:
+            if not error.retryable or patience == 0:
+                raise
         stop: stop_base = stop_never if patience is None else stop_after_delay(patience)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(_transient),
             stop=stop,
             wait=wait_random_exponential(0.1, max=5),
             reraise=True,
-            before_sleep=_complain,
+            before_sleep=self._complain,
         ):
             with attempt:
                 return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         raise AssertionError("unreachable")
 
     def _write(self, work: Callable[[Transaction], T]) -> T:
+        began = time.perf_counter()
         try:
             with self._ledger.write(self._epoch) as transaction:
                 result = work(transaction)
@@ -96,16 +112,19 @@ class LedgerThread:
             self._on_fenced()
             raise
         self.head = head
+        self._metrics.wrote(time.perf_counter() - began, head.sequence, transaction.appended)
         return result
 
     def _read(self, work: Callable[[View], T]) -> T:
         with self._ledger.read() as view:
-            return work(view)
+            result = work(view)
+        self._metrics.answered()
+        return result
+
+    def _complain(self, state: RetryCallState) -> None:
+        self._metrics.away()
+        logger().warning("the database is away; trying again", attempt=state.attempt_number)
 
 
 def _transient(error: BaseException) -> bool:
     return isinstance(error, PlatformError) and isinstance(error, HanseError) and error.retryable
-
-
-def _complain(state: RetryCallState) -> None:
-    logger().warning("the database is away; trying again", attempt=state.attempt_number)

@@ -21,6 +21,7 @@ from hanse import __version__, logs
 from hanse.artifacts import LocalStore
 from hanse.errors import HanseError, OperatorError
 from hanse.ledger import Ledger
+from hanse.observability import PlainPort
 from hanse.payload.raw_chunks import RawChunkHandlers
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
 from hanse.security import (
@@ -39,6 +40,7 @@ from hanse_coordinator.control_service import ControlService, add_token
 from hanse_coordinator.engine import Engine
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.membership import Membership
+from hanse_coordinator.metrics import CoordinatorMetrics
 from hanse_coordinator.node_service import NodeService
 from hanse_coordinator.retention import keep_deleting, keep_sweeping
 from hanse_coordinator.sessions import Sessions
@@ -58,6 +60,7 @@ class Coordinator:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
         self.ports: dict[str, int] = {}
+        self.metrics = CoordinatorMetrics()
         self._stack = AsyncExitStack()
         self._stopped = asyncio.Event()
 
@@ -78,7 +81,8 @@ class Coordinator:
             client = KeyPair.load(settings.client_certificate, settings.client_key)
         store = LocalStore(settings.artifact_folder)
         epoch = await asyncio.to_thread(self._ledger.take_lease, f"{socket.gethostname()}:{os.getpid()}")
-        ledger = LedgerThread(self._ledger, epoch, on_fenced=self.stop_soon)
+        ledger = LedgerThread(self._ledger, epoch, on_fenced=self.stop_soon, metrics=self.metrics)
+        self.metrics.leads(epoch)
         self._stack.callback(ledger.close)
         sessions = Sessions(lease=settings.lease.total_seconds(), heartbeat=settings.heartbeat.total_seconds())
         pool = AggregatorPool(settings.aggregators, authority_pem=authority.certificate_pem, pair=client, store=store)
@@ -121,10 +125,14 @@ class Coordinator:
         self._servers, self._nodes, self._engine = [node_server, control_server], nodes, engine
         await self._first_token(ledger)
         await engine.start()
+        self.metrics.watch(jobs=engine.jobs, trust=membership.trust, sessions=sessions)
+        for which, certificate_in_use in (("server", pair), ("client", client), ("authority", authority)):
+            self.metrics.certificate(which, certificate_in_use.certificate.not_valid_after_utc.timestamp())
         if settings.health_listen:
-            health_server, self._plain_health = _server([])
-            self.ports["health"] = _bind(health_server, settings.health_listen, None)
-            self._servers.append(health_server)
+            plain = PlainPort(self.metrics.registry)
+            self._plain_health = plain.servicer
+            self.ports["health"] = await plain.start(settings.health_listen)
+            self._stack.push_async_callback(plain.close)
         for server in self._servers:
             await server.start()
         self._background = [

@@ -75,6 +75,10 @@ class Membership:
         self._reasons = {node.name: node.reason for node in nodes if node.reason}
         self._revoked_serials = set(serials)
 
+    def trust(self) -> Mapping[str, Trust]:
+        """Every node with how far it has come."""
+        return self._trust
+
     # ---- Every call
     def require_node(self, peer: PeerIdentity) -> str:
         """The name of the approved node that calls.
