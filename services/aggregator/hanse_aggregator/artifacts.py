@@ -19,6 +19,7 @@ from hanse.payload.flow import in_thread, receive_into
 from hanse.rpc import from_proto
 from hanse.v1 import aggregator_pb2, payload_pb2
 from hanse_aggregator.cache import PayloadCache
+from hanse_aggregator.metrics import AggregatorMetrics
 
 Send = Callable[[aggregator_pb2.AggregateResponse], Awaitable[None]]
 _WAITING_PARTS = 2
@@ -27,12 +28,21 @@ _WAITING_PARTS = 2
 class CallArtifacts:
     """The artifacts of one call. `fetch` and `keep` are for the plug-in's thread, the rest for the event loop."""
 
-    def __init__(self, *, store: ArtifactStore | None, cache: PayloadCache, scratch: Path, send: Send) -> None:
+    def __init__(
+        self,
+        *,
+        store: ArtifactStore | None,
+        cache: PayloadCache,
+        scratch: Path,
+        send: Send,
+        metrics: AggregatorMetrics,
+    ) -> None:
         """`store` is the caller's own, if it is reached from here."""
         self._store = store
         self._cache = cache
         self._scratch = scratch
         self._send = send
+        self._metrics = metrics
         self._wanted: dict[bytes, asyncio.Task[Payload]] = {}
         self._parts: dict[bytes, asyncio.Queue[aggregator_pb2.ArtifactPart]] = {}
         self._caller_has: set[bytes] = set()
@@ -61,7 +71,9 @@ class CallArtifacts:
     async def _obtain(self, digest: bytes, again: bool) -> Payload:
         if self._closed:
             raise asyncio.CancelledError
-        if (cached := self._cache.get(digest)) is not None:
+        cached = self._cache.get(digest)
+        self._metrics.looked_up(hit=cached is not None)
+        if cached is not None:
             return cached
         if digest not in self._wanted:
             self._wanted[digest] = asyncio.create_task(self._ask(digest), name="need artifact")
@@ -78,6 +90,7 @@ class CallArtifacts:
         """
         if part.digest not in self._parts:
             raise InvalidPayload(f"artifact {part.digest.hex()[:16]}… was sent, but not asked for.")
+        self._metrics.streamed("received", len(part.chunk.data))
         await self._parts[part.digest].put(part)
 
     def keep(self, payload: Payload) -> payload_pb2.ArtifactRef:
@@ -97,6 +110,7 @@ class CallArtifacts:
         for digest, payload in self._made.items():
             async for chunk in in_thread(chunks(payload, digest=digest)):
                 part = aggregator_pb2.ArtifactPart(digest=digest, chunk=chunk)
+                self._metrics.streamed("sent", len(chunk.data))
                 await self._send(aggregator_pb2.AggregateResponse(artifact=part))
             if digest in again:
                 self._cache.put(payload)

@@ -23,6 +23,7 @@ from hanse.v1 import aggregator_pb2
 from hanse.wire import facts_from_proto, outcome_to_proto, phase_from_proto, placing, resolving
 from hanse_aggregator.artifacts import CallArtifacts
 from hanse_aggregator.cache import PayloadCache
+from hanse_aggregator.metrics import AggregatorMetrics, Timed
 from hanse_aggregator.registry import Registry
 
 MOST_WAITING = 32
@@ -38,7 +39,14 @@ class AggregateCall:
     """Lives as long as one call."""
 
     def __init__(
-        self, registry: Registry, *, store: ArtifactStore | None, cache: PayloadCache, scratch: Path, threads: Executor
+        self,
+        registry: Registry,
+        *,
+        store: ArtifactStore | None,
+        cache: PayloadCache,
+        scratch: Path,
+        threads: Executor,
+        metrics: AggregatorMetrics | None = None,
     ) -> None:
         """`store` is what this service reaches, be it the caller's or not."""
         self._registry = registry
@@ -46,6 +54,7 @@ class AggregateCall:
         self._cache = cache
         self._scratch = scratch
         self._threads = threads
+        self._metrics = metrics or AggregatorMetrics(registry.methods)
         self._inbox: asyncio.Queue[aggregator_pb2.AddContribution | None] = asyncio.Queue()
         self._outbox: asyncio.Queue[Response] = asyncio.Queue(_WAITING_RESPONSES)
 
@@ -55,7 +64,7 @@ class AggregateCall:
         Raises:
             HanseError: the call cannot go on; a plug-in's own exception is a `MethodError` that names it.
         """
-        running = asyncio.create_task(self._run(requests), name="aggregate")
+        running = asyncio.create_task(self._measured(requests), name="aggregate")
         try:
             while not running.done():
                 getting = asyncio.ensure_future(self._outbox.get())
@@ -73,13 +82,22 @@ class AggregateCall:
             running.cancel()
             await asyncio.wait({running})
 
-    async def _run(self, requests: AsyncIterator[Request]) -> None:
+    async def _measured(self, requests: AsyncIterator[Request]) -> None:
+        with self._metrics.call() as timed:
+            await self._run(requests, timed)
+
+    async def _run(self, requests: AsyncIterator[Request], timed: Timed) -> None:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("request") != "open":
             raise OperatorError("an aggregation must begin with `open`.")
+        timed.method = first.open.facts.job.method
         shared = self._store is not None and self._store.store_id == first.open.store
         artifacts = CallArtifacts(
-            store=self._store if shared else None, cache=self._cache, scratch=self._scratch, send=self._outbox.put
+            store=self._store if shared else None,
+            cache=self._cache,
+            scratch=self._scratch,
+            send=self._outbox.put,
+            metrics=self._metrics,
         )
         reading = asyncio.create_task(self._read(requests, artifacts), name="aggregate: read")
         working = asyncio.create_task(self._work(first.open, artifacts), name="aggregate: work")
@@ -114,7 +132,7 @@ class AggregateCall:
     async def _work(self, opened: aggregator_pb2.OpenAggregation, artifacts: CallArtifacts) -> None:
         """Hand everything to the plug-in, one at a time, in order of arrival."""
         loop = asyncio.get_running_loop()
-        hosted = HostedAggregation(opened, self._registry, artifacts)
+        hosted = HostedAggregation(opened, self._registry, artifacts, self._metrics)
         await loop.run_in_executor(self._threads, hosted.begin)
         while (contribution := await self._inbox.get()) is not None:
             rejection = await loop.run_in_executor(self._threads, hosted.add, contribution)
@@ -126,7 +144,8 @@ class AggregateCall:
                     assignment=contribution.assignment, reason=to_proto(rejection.reason)
                 )
                 await self._outbox.put(Response(rejected=rejected))
-        outcome = await loop.run_in_executor(self._threads, hosted.finish)
+        with self._metrics.finishing(opened.facts.job.method):
+            outcome = await loop.run_in_executor(self._threads, hosted.finish)
         await artifacts.deliver(_wanted_next(outcome))
         await self._outbox.put(Response(outcome=outcome))
 
@@ -134,10 +153,17 @@ class AggregateCall:
 class HostedAggregation:
     """The plug-in's side of one call; every method runs in a thread and may block."""
 
-    def __init__(self, opened: aggregator_pb2.OpenAggregation, registry: Registry, artifacts: CallArtifacts) -> None:
+    def __init__(
+        self,
+        opened: aggregator_pb2.OpenAggregation,
+        registry: Registry,
+        artifacts: CallArtifacts,
+        metrics: AggregatorMetrics,
+    ) -> None:
         self._opened = opened
         self._registry = registry
         self._artifacts = artifacts
+        self._metrics = metrics
         self._method = opened.facts.job.method
         self._assignments: dict[str, str] = {}
         self._aggregation: Aggregation | None = None
@@ -176,7 +202,9 @@ class HostedAggregation:
             contribution = Contribution(node=message.node, payload=payload, unseen=message.unseen)
             self._plugin(lambda: aggregation.add(contribution))
         except (RejectedContribution, InvalidPayload) as error:
+            self._metrics.contribution(self._method, _size(message), accepted=False)
             return error
+        self._metrics.contribution(self._method, payload.size, accepted=True)
         self._assignments[message.node] = message.assignment
         return None
 
@@ -218,6 +246,11 @@ class HostedAggregation:
                 remedy="The aggregator's log has the details for the method's author.",
                 code="PLUGIN_FAILED",
             ) from error
+
+
+def _size(message: aggregator_pb2.AddContribution) -> int:
+    source = message.payload
+    return len(source.inline) if source.HasField("inline") else source.artifact.size
 
 
 def _wanted_next(outcome: aggregator_pb2.OutcomeMessage) -> set[bytes]:

@@ -15,15 +15,16 @@ from typing import Annotated
 
 import grpc.aio
 import typer
-from grpc_health.v1 import health_pb2_grpc
 
 from hanse import __version__
 from hanse.artifacts import LocalStore
 from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
+from hanse.observability import PlainPort
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
 from hanse.security import KeyPair, ServerCertificate, server_options, write_atomically
 from hanse.v1 import aggregator_pb2_grpc
+from hanse_aggregator.metrics import AggregatorMetrics
 from hanse_aggregator.registry import Registry
 from hanse_aggregator.service import SERVICE, AggregatorService
 from hanse_aggregator.settings import AggregatorSettings, load
@@ -43,20 +44,20 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
     authority = _read(settings.authority)
     store = LocalStore(settings.artifacts) if settings.artifacts is not None else None
     registry = Registry.discover()
+    metrics = AggregatorMetrics(registry.methods)
+    metrics.certificate(pair.certificate.not_valid_after_utc.timestamp())
     with _scratch(settings) as scratch:
         service = AggregatorService(
-            registry, store=store, scratch=scratch, cache=settings.cache, threads=settings.threads
+            registry, store=store, scratch=scratch, cache=settings.cache, threads=settings.threads, metrics=metrics
         )
         options = dict(server_options()) | {"grpc.max_receive_message_length": LARGEST_MESSAGE}
         server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=list(options.items()))
         aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(service, server)
         health = add_health_and_reflection(server, [SERVICE])
-        health_server = grpc.aio.server(options=server_options())
-        health_pb2_grpc.add_HealthServicer_to_server(health, health_server)
+        plain = PlainPort(metrics.registry, health)
         ports = {"aggregator": _bind(server, settings.listen, ServerCertificate(pair).mutual_credentials(authority))}
         if settings.health_listen:
-            ports["health"] = _bind(health_server, settings.health_listen, None)
-            await health_server.start()
+            ports["health"] = await plain.start(settings.health_listen)
         await server.start()
         await set_serving(health, [SERVICE], True)
         _announce(settings, ports, registry)
@@ -66,7 +67,7 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
             await set_serving(health, [SERVICE], False)
             logger().info("stopping", grace_s=settings.grace.total_seconds())
             await server.stop(settings.grace.total_seconds())
-            await health_server.stop(None)
+            await plain.close()
             service.close()
 
 

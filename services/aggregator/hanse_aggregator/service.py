@@ -17,6 +17,7 @@ from hanse.v1 import aggregator_pb2, aggregator_pb2_grpc
 from hanse.wire import config_from_proto
 from hanse_aggregator.cache import PayloadCache
 from hanse_aggregator.call import AggregateCall
+from hanse_aggregator.metrics import AggregatorMetrics
 from hanse_aggregator.registry import Registry
 
 SERVICE = "hanse.v1.AggregatorService"
@@ -30,12 +31,20 @@ class AggregatorService(aggregator_pb2_grpc.AggregatorServiceServicer):
     """Hosts plug-ins for a coordinator; nobody else may call."""
 
     def __init__(
-        self, registry: Registry, *, store: ArtifactStore | None, scratch: Path, cache: int, threads: int
+        self,
+        registry: Registry,
+        *,
+        store: ArtifactStore | None,
+        scratch: Path,
+        cache: int,
+        threads: int,
+        metrics: AggregatorMetrics | None = None,
     ) -> None:
         """`cache` bounds the bytes that are kept between calls; `threads` the calls that run plug-in code at once."""
         self._registry = registry
         self._store = store
         self._scratch = scratch
+        self._metrics = metrics or AggregatorMetrics(registry.methods)
         self._cache = PayloadCache(cache)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="plug-in")
 
@@ -65,7 +74,12 @@ class AggregatorService(aggregator_pb2_grpc.AggregatorServiceServicer):
         """One phase's aggregation, or a job's beginning."""
         _require_coordinator(context)
         call = AggregateCall(
-            self._registry, store=self._store, cache=self._cache, scratch=self._scratch, threads=self._threads
+            self._registry,
+            store=self._store,
+            cache=self._cache,
+            scratch=self._scratch,
+            threads=self._threads,
+            metrics=self._metrics,
         )
         async for response in call.responses(aiter(request_iterator)):
             yield response
