@@ -12,7 +12,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 
 from hanse.errors import OperatorError
 
-__all__ = ["Duration", "Settings", "Size", "explain", "load_yaml", "parse_duration", "parse_size", "validate"]
+__all__ = [
+    "Duration",
+    "Settings",
+    "Size",
+    "explain",
+    "load_yaml",
+    "masked",
+    "parse_duration",
+    "parse_size",
+    "problems",
+    "validate",
+]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -110,19 +121,52 @@ def validate(model: type[Model], document: dict[str, Any], *, source: str) -> Mo
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """A pydantic error as sentences: key, what is wrong, the value that was given, and the known keys."""
-    sentences = []
+    return "; ".join(sentence for _, sentence in problems(error, model)) + "."
+
+
+def problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[tuple[tuple[int | str, ...], str]]:
+    """A pydantic error, fault by fault: where it is, and the sentence without its full stop. Secrets are masked."""
+    found = []
     for item in error.errors(include_url=False):
-        key = ".".join(str(part) for part in item["loc"]) or "(the whole)"
+        location = item["loc"]
+        key = ".".join(str(part) for part in location) or "(the whole)"
         if item["type"] == "extra_forbidden":
-            known = _keys_at(model, item["loc"][:-1])
-            sentences.append(f"unknown key '{key}'" + (f" (known here: {', '.join(known)})" if known else ""))
+            known = _keys_at(model, location[:-1])
+            sentence = f"unknown key '{key}'" + (f" (known here: {', '.join(known)})" if known else "")
         elif item["type"] == "missing":
-            sentences.append(f"key '{key}' is missing")
+            sentence = f"key '{key}' is missing"
         else:
             message = item["msg"].removeprefix("Value error, ")
-            given = repr(item["input"])
-            sentences.append(f"{key}: {message} (given: {given[:80]})")
-    return "; ".join(sentences) + "."
+            given = repr(masked(str(location[-1]) if location else "", item["input"]))
+            sentence = f"{key}: {message} (given: {given[:80]})"
+        found.append((location, sentence))
+    return found
+
+
+def _is_path(key: str, value: str) -> bool:
+    return key.endswith(("_file", "_path")) or value.startswith(("/", "./", "../", "~"))
+
+
+_SECRET_KEY = re.compile(r"(^|_)(password|passwd|secret|token|credential|api_?key|access_?key)s?($|_)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
+_QUERY_SECRET = re.compile(r"([?&](?:password|passwd|secret|token|sslpassword)=)[^&\s]+", re.IGNORECASE)
+MASK = "***"
+
+
+def masked(key: str, value: Any) -> Any:
+    """A value as people may see it: the password of a URL, and whatever a key of such a name holds, is hidden.
+
+    Paths are shown, since they say where a secret is and not what.
+    """
+    if isinstance(value, dict):
+        return {name: masked(str(name), inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(key, inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if _SECRET_KEY.search(key) and value and not _is_path(key, value):
+        return MASK
+    return _QUERY_SECRET.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1:{MASK}", value))
 
 
 def _keys_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:

@@ -27,7 +27,7 @@ from hanse.artifacts.credentials import MountedCredentials
 from hanse.artifacts.files import link_or_copy, sweep_folder
 from hanse.artifacts.location import S3Location
 from hanse.artifacts.store import LEFTOVER_AGE, Artifact, Stored, digest_of, key_of, missing
-from hanse.errors import HanseError, InvalidPayload, PlatformError
+from hanse.errors import HanseError, InvalidPayload, PlatformError, Unreachable
 from hanse.payload.payload import Payload
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ class BucketStore:
             self._bucket = _connect(location, self._credentials, patience)
         except BaseError as error:
             raise bucket_failure(error, location, "open") from error
-        self._store_id = self._identity(make=not read_only)
+        try:
+            self._store_id = self._identity(make=not read_only)
+        except Unreachable:
+            if not read_only:
+                raise
+            self._store_id = ""  # whoever only looks can begin, and is told when there is something to look at
 
     @property
     def store_id(self) -> str:

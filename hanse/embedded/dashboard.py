@@ -43,7 +43,9 @@ class Dashboard:
         """A secret until it is used."""
         return f"{self.address}/login?code={self.code}"
 
-    def write_configuration(self, folder: StateFolder, *, coordinator: str, nodes_address: str) -> Path:
+    def write_configuration(
+        self, folder: StateFolder, *, coordinator: str, nodes_address: str, artifacts: str = ""
+    ) -> Path:
         """The dashboard's file; of the code it holds the SHA-256 alone."""
         service = folder.service("dashboard")
         path = service / "config.yaml"
@@ -52,7 +54,7 @@ class Dashboard:
             {
                 "name": folder.root.name,
                 "ledger": f"sqlite:///{folder.ledger}",
-                "artifacts": str(folder.root / "artifacts"),
+                "artifacts": artifacts or str(folder.root / "artifacts"),
                 "coordinator": coordinator,
                 "authority": str(folder.authority / "authority.crt"),
                 "nodes_address": nodes_address,

@@ -38,6 +38,8 @@ class EmbeddedOptions:
     dashboard_port: int | None = None
     coordinator: Mapping[str, object] = field(default_factory=dict)
     """Further keys of the coordinator's configuration (`lease`, `certificate_lifetime`, `advertise` …)."""
+    artifacts: str = ""
+    """The artifact store of all programs: a folder or `s3://…`; empty: `artifacts` in the state folder."""
 
 
 class EmbeddedFederation:
@@ -126,7 +128,11 @@ class EmbeddedFederation:
                 with_dashboard=self._options.dashboard,
             )
             self._folder.write_configurations(
-                self._ports, listen=listen, advertised_host=advertised, coordinator=self._options.coordinator
+                self._ports,
+                listen=listen,
+                advertised_host=advertised,
+                coordinator=self._options.coordinator,
+                artifacts=self._options.artifacts,
             )
             for name, module in _MODULES.items():  # stopped in reverse: the coordinator first
                 stack.callback(self._start_child(name, module).stop)
@@ -160,7 +166,12 @@ class EmbeddedFederation:
     def _start_dashboard(self, stack: ExitStack, unless: threading.Event | None) -> None:
         """Pages are a convenience: when they cannot be served, the person is told and the federation goes on."""
         dashboard = Dashboard.at(self.ports.dashboard)
-        dashboard.write_configuration(self._folder, coordinator=self.control_address, nodes_address=self.nodes_address)
+        dashboard.write_configuration(
+            self._folder,
+            coordinator=self.control_address,
+            nodes_address=self.nodes_address,
+            artifacts=self._options.artifacts,
+        )
         child = self._start_child("dashboard", DASHBOARD_MODULE)
         stack.callback(child.stop)
         try:

@@ -179,10 +179,18 @@ class StateFolder:
         return ports
 
     def write_configurations(
-        self, ports: Ports, *, listen: str, advertised_host: str, coordinator: Mapping[str, object] | None = None
+        self,
+        ports: Ports,
+        *,
+        listen: str,
+        advertised_host: str,
+        coordinator: Mapping[str, object] | None = None,
+        artifacts: str = "",
     ) -> None:
-        """Configuration files of the programs, and `client.yaml`; `coordinator` adds keys to the coordinator's."""
+        """Configuration files of the programs, and `client.yaml`; `coordinator` adds keys to the coordinator's, and
+        `artifacts` is the store of both (default: the state folder's)."""
         leader, aggregator = self.service("coordinator"), self.service("aggregator")
+        artifacts = artifacts or str(self.root / "artifacts")
         self.write_yaml(
             aggregator / "config.yaml",
             {
@@ -191,7 +199,7 @@ class StateFolder:
                 "certificate": str(aggregator / "service.crt"),
                 "key": str(aggregator / "service.key"),
                 "authority": str(self.authority / "authority.crt"),
-                "artifacts": str(self.root / "artifacts"),
+                "artifacts": artifacts,
                 "ports_file": str(aggregator / "ports.json"),
             },
         )
@@ -202,7 +210,7 @@ class StateFolder:
                 "name": self.root.name,
                 "state": str(self.root),
                 "ledger": f"sqlite:///{self.ledger}",
-                "artifacts": str(self.root / "artifacts"),
+                "artifacts": artifacts,
                 "authority": str(self.authority),
                 "certificate": str(leader / "service.crt"),
                 "key": str(leader / "service.key"),

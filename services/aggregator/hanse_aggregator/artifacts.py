@@ -58,15 +58,23 @@ class CallArtifacts:
             InvalidPayload: what came is not what the digest names.
             PlatformError: the call ended in the meantime.
         """
-        if self._store is not None and self._store.exists(digest):
-            payload = self._store.open(digest)
-        else:
+        payload = self._stored(digest)
+        if payload is None:
             try:
                 payload = asyncio.run_coroutine_threadsafe(self._obtain(digest, again), self._loop).result()
             except CancelledError:
                 raise PlatformError("the call ended while an artifact was on its way.", code="CALL_ENDED") from None
         self._caller_has.add(digest)
         return payload
+
+    def _stored(self, digest: bytes) -> Payload | None:
+        """From the shared store, if there is one and it holds the artifact."""
+        if self._store is None:
+            return None
+        try:
+            return self._store.open(digest)
+        except NotFound:
+            return None
 
     async def _obtain(self, digest: bytes, again: bool) -> Payload:
         if self._closed:

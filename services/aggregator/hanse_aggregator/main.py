@@ -17,7 +17,7 @@ import grpc.aio
 import typer
 
 from hanse import __version__
-from hanse.artifacts import LocalStore
+from hanse.artifacts import open_store
 from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
 from hanse.observability import PlainPort
@@ -27,7 +27,7 @@ from hanse.v1 import aggregator_pb2_grpc
 from hanse_aggregator.metrics import AggregatorMetrics
 from hanse_aggregator.registry import Registry
 from hanse_aggregator.service import SERVICE, AggregatorService
-from hanse_aggregator.settings import AggregatorSettings, load
+from hanse_aggregator.settings import AggregatorSettings, configuration
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """The facts of a job list every node's columns; on this inner link alone they may outgrow gRPC's usual limit."""
@@ -42,11 +42,11 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
     """
     pair = KeyPair.load(settings.certificate, settings.key)
     authority = _read(settings.authority)
-    store = LocalStore(settings.artifacts) if settings.artifacts is not None else None
     registry = Registry.discover()
     metrics = AggregatorMetrics(registry.methods)
     metrics.certificate(pair.certificate.not_valid_after_utc.timestamp())
     with _scratch(settings) as scratch:
+        store = await asyncio.to_thread(open_store, settings, cache=scratch / "copies")
         service = AggregatorService(
             registry, store=store, scratch=scratch, cache=settings.cache, threads=settings.threads, metrics=metrics
         )
@@ -125,10 +125,17 @@ def _command(
     config: Annotated[
         Path | None, typer.Option(help="Configuration file (YAML); HANSE_AGGREGATOR_… variables win over it.")
     ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every value and where it comes from, and end.")
+    ] = False,
 ) -> None:
     """Host aggregator plug-ins for a coordinator."""
     try:
-        settings = load(config)
+        loaded = configuration(config)
+        if print_config:
+            typer.echo(loaded.text())
+            return
+        settings = loaded.settings
         configure(json=settings.log_json, level=settings.log_level)
         asyncio.run(_until_told(settings))
     except HanseError as error:

@@ -6,19 +6,21 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import Field
 
-from hanse.errors import OperatorError
-from hanse.settings import Duration, Settings, Size, validate
+from hanse.artifacts import ArtifactSettings
+from hanse.configuration import Loaded, load_configuration
+from hanse.settings import Duration, Size
 
 PREFIX = "HANSE_AGGREGATOR_"
 
 
-class AggregatorSettings(Settings):
-    """Every key of the aggregator's configuration."""
+class AggregatorSettings(ArtifactSettings):
+    """Every key of the aggregator's configuration.
+
+    With `artifacts`, the coordinator's artifact store where this machine reaches it, no bytes are streamed.
+    """
 
     listen: str = "127.0.0.1:7445"
     """Where the coordinator calls (mutual TLS); port 0: any free one."""
@@ -30,8 +32,6 @@ class AggregatorSettings(Settings):
     """Its private key; default: in the certificate's file."""
     authority: Path
     """The federation's root certificate (PEM)."""
-    artifacts: Path | None = None
-    """Folder of the coordinator's artifact store, where this machine reaches it: then no bytes are streamed."""
     scratch: Path | None = None
     """Folder for artifacts that are streamed; default: the system's folder for temporary files."""
     cache: Size = 256 * 10**6
@@ -46,25 +46,19 @@ class AggregatorSettings(Settings):
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
 
-def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> AggregatorSettings:
+def configuration(path: Path | None, environment: Mapping[str, str] = os.environ) -> Loaded[AggregatorSettings]:
     """Read the file, if there is one, and the environment.
 
-    Variables of other names are ignored, since Kubernetes adds some for every Service.
+    Raises:
+        OperatorError: unreadable, or a wrong or unknown key; the sentence names it and where it stands.
+    """
+    return load_configuration(AggregatorSettings, path, environment=environment, prefix=PREFIX)
+
+
+def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> AggregatorSettings:
+    """The settings alone.
 
     Raises:
-        OperatorError: unreadable, or a wrong or unknown key; the sentence names it.
+        OperatorError: as `configuration`.
     """
-    document: Any = {}
-    if path is not None:
-        try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OperatorError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-        if not isinstance(document, dict):
-            raise OperatorError(f"{path} must hold keys and values, not {type(document).__name__}.")
-    given = {
-        key: environment[PREFIX + key.upper()]
-        for key in AggregatorSettings.model_fields
-        if environment.get(PREFIX + key.upper())
-    }
-    return validate(AggregatorSettings, document | given, source=str(path or "the environment"))
+    return configuration(path, environment).settings

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from hanse import __version__, logs
-from hanse.artifacts import LocalStore
+from hanse.artifacts import open_store
 from hanse.errors import HanseError, OperatorError
 from hanse.ledger import Ledger
 from hanse.observability import PlainPort
@@ -44,7 +44,7 @@ from hanse_coordinator.metrics import CoordinatorMetrics
 from hanse_coordinator.node_service import NodeService
 from hanse_coordinator.retention import keep_deleting, keep_sweeping
 from hanse_coordinator.sessions import Sessions
-from hanse_coordinator.settings import CoordinatorSettings, load
+from hanse_coordinator.settings import CoordinatorSettings, configuration
 
 __all__ = ["Coordinator", "main"]
 
@@ -79,7 +79,10 @@ class Coordinator:
         client = pair
         if settings.client_certificate:
             client = KeyPair.load(settings.client_certificate, settings.client_key)
-        store = LocalStore(settings.artifact_folder)
+        store = await asyncio.to_thread(
+            open_store, settings, default=settings.artifact_folder, cache=settings.state / "artifact-cache"
+        )
+        assert store is not None  # there is a default
         epoch = await asyncio.to_thread(self._ledger.take_lease, f"{socket.gethostname()}:{os.getpid()}")
         ledger = LedgerThread(self._ledger, epoch, on_fenced=self.stop_soon, metrics=self.metrics)
         self.metrics.leads(epoch)
@@ -233,10 +236,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hanse-coordinator", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration, YAML")
     parser.add_argument("--migrate", action="store_true", help="bring the ledger's tables up to date, and end")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every value and where it comes from, and end"
+    )
     parser.add_argument("--version", action="version", version=f"hanse-coordinator {__version__}")
     arguments = parser.parse_args()
     try:
-        settings = load(arguments.config)
+        loaded = configuration(arguments.config)
+        if arguments.print_config:
+            print(loaded.text())  # noqa: T201 - what was asked for
+            return
+        settings = loaded.settings
         logs.configure(json=settings.log_json)
         if arguments.migrate:
             with Ledger.open(settings.ledger_url) as ledger:

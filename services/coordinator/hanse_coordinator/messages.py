@@ -39,10 +39,10 @@ def source(store: ArtifactStore, digest: bytes) -> payload_pb2.PayloadSource:
     Raises:
         NotFound: the store does not hold it.
     """
-    payload = store.open(digest)
-    if payload.size <= INLINE_LIMIT:
-        return payload_pb2.PayloadSource(inline=payload.image())
-    return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=digest, size=payload.size))
+    size = store.size(digest)  # a large one is not fetched from a remote store for its length alone
+    if size <= INLINE_LIMIT:
+        return payload_pb2.PayloadSource(inline=store.open(digest).image())
+    return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=digest, size=size))
 
 
 def facts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hanse.artifacts import ArtifactStore, LocalStore
+from hanse.artifacts import ArtifactStore
 from hanse.errors import HanseError, NotFound
 from hanse.logs import logger
 from hanse_coordinator.ledger_thread import LedgerThread
@@ -46,7 +46,7 @@ async def delete_expired(ledger: LedgerThread, store: ArtifactStore) -> int:
     return len(digests)
 
 
-async def keep_sweeping(store: LocalStore) -> None:
+async def keep_sweeping(store: ArtifactStore) -> None:
     """At the start and once a day: remove what uploads and crashes left behind in the spool."""
     while True:
         try:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import Field
 
-from hanse.errors import OperatorError
-from hanse.settings import Duration, Settings, validate
+from hanse.artifacts import ArtifactSettings
+from hanse.configuration import Loaded, load_configuration
+from hanse.settings import Duration
 
-# What may be given by the environment, since it is a secret or differs between machines.
+PREFIX = "HANSE_COORDINATOR_"
+"""`HANSE_COORDINATOR_LEASE` and so on: any key may be given by the environment."""
+# Shorter names for what is a secret or differs between machines.
 ENVIRONMENT = {
     "HANSE_DATABASE_URL": "ledger",
     "HANSE_NODES_LISTEN": "nodes_listen",
@@ -24,7 +26,7 @@ ENVIRONMENT = {
 }
 
 
-class CoordinatorSettings(Settings):
+class CoordinatorSettings(ArtifactSettings):
     """Every key of the coordinator's configuration."""
 
     name: str = "federation"
@@ -33,8 +35,6 @@ class CoordinatorSettings(Settings):
     """Folder for everything that has no path of its own below."""
     ledger: str = ""
     """Database URL; empty: `ledger.sqlite` in the state folder."""
-    artifacts: Path | None = None
-    """Folder of the artifact store; default `artifacts` in the state folder."""
     authority: Path | None = None
     """Folder with authority.crt and authority.key; default `authority` in the state folder."""
     certificate: Path
@@ -79,8 +79,8 @@ class CoordinatorSettings(Settings):
 
     @property
     def artifact_folder(self) -> Path:
-        """The artifact store's folder."""
-        return self.artifacts or self.state / "artifacts"
+        """Where artifacts lie unless `artifacts` says it."""
+        return self.state / "artifacts"
 
     @property
     def authority_folder(self) -> Path:
@@ -88,17 +88,21 @@ class CoordinatorSettings(Settings):
         return self.authority or self.state / "authority"
 
 
-def load(path: Path) -> CoordinatorSettings:
+def configuration(path: Path, environment: Mapping[str, str] = os.environ) -> Loaded[CoordinatorSettings]:
     """Read the configuration file; the environment wins over it.
 
     Raises:
-        OperatorError: unreadable, or a wrong or unknown key; the sentence names it.
+        OperatorError: unreadable, or a wrong or unknown key; the sentence names it and where it stands.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OperatorError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(document, dict):
-        raise OperatorError(f"{path} must hold keys and values, not {type(document).__name__}.")
-    given: dict[str, Any] = {key: os.environ[name] for name, key in ENVIRONMENT.items() if os.environ.get(name)}
-    return validate(CoordinatorSettings, document | given, source=str(path))
+    return load_configuration(
+        CoordinatorSettings, path, environment=environment, prefix=PREFIX, variables=ENVIRONMENT
+    )
+
+
+def load(path: Path) -> CoordinatorSettings:
+    """The settings alone.
+
+    Raises:
+        OperatorError: as `configuration`.
+    """
+    return configuration(path).settings

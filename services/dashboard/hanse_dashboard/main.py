@@ -20,7 +20,7 @@ from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
 from hanse.security import write_atomically
 from hanse_dashboard.app import create_app
-from hanse_dashboard.settings import DashboardSettings, load
+from hanse_dashboard.settings import DashboardSettings, configuration
 
 GRACE_S = 5
 
@@ -101,11 +101,18 @@ def _command(
     config: Annotated[
         Path | None, typer.Option("--config", help="YAML file; HANSE_DASHBOARD_… variables win over it.")
     ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every value and where it comes from, and end.")
+    ] = False,
 ) -> None:
     """Serve the dashboard."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
-        settings = load(config)
+        loaded = configuration(config)
+        if print_config:
+            print(loaded.text())  # noqa: T201 - what was asked for
+            return
+        settings = loaded.settings
         configure(json=settings.log_json, level=settings.log_level)
         serve(settings)
     except HanseError as error:

@@ -6,28 +6,28 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import Field
 
-from hanse.errors import OperatorError
-from hanse.settings import Duration, Settings, validate
+from hanse.artifacts import ArtifactSettings
+from hanse.configuration import Loaded, load_configuration
+from hanse.settings import Duration
 
-__all__ = ["DashboardSettings", "load"]
+__all__ = ["DashboardSettings", "configuration", "load"]
 
 PREFIX = "HANSE_DASHBOARD_"
 
 
-class DashboardSettings(Settings):
-    """Every key of the dashboard's configuration."""
+class DashboardSettings(ArtifactSettings):
+    """Every key of the dashboard's configuration.
+
+    Without `artifacts`, the artifact store where this machine reaches it, pictures come from the coordinator.
+    """
 
     name: str = "federation"
     """What the federation is called on every page."""
     ledger: str
     """Database URL of the ledger: `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`."""
-    artifacts: Path | None = None
-    """Folder of the artifact store, where this machine reaches it; else pictures come from the coordinator."""
     coordinator: str
     """host:port of the coordinator's control port."""
     authority: Path
@@ -66,20 +66,19 @@ class DashboardSettings(Settings):
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
 
-def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> DashboardSettings:
+def configuration(path: Path | None, environment: Mapping[str, str] = os.environ) -> Loaded[DashboardSettings]:
     """Read the file, if there is one, and the environment.
 
     Raises:
-        OperatorError: unreadable, or a wrong or unknown key; the sentence names it.
+        OperatorError: unreadable, or a wrong or unknown key; the sentence names it and where it stands.
     """
-    document: Any = {}
-    if path is not None:
-        try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OperatorError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-        if not isinstance(document, dict):
-            raise OperatorError(f"{path} must hold keys and values, not {type(document).__name__}.")
-    names = {PREFIX + key.upper(): key for key in DashboardSettings.model_fields}
-    given = {key: environment[name] for name, key in names.items() if environment.get(name)}
-    return validate(DashboardSettings, document | given, source=str(path or "the environment"))
+    return load_configuration(DashboardSettings, path, environment=environment, prefix=PREFIX)
+
+
+def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> DashboardSettings:
+    """The settings alone.
+
+    Raises:
+        OperatorError: as `configuration`.
+    """
+    return configuration(path, environment).settings

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from hanse.artifacts import LocalStore
+from hanse.artifacts import open_store
 from hanse.ledger import Ledger, View
 from hanse.security import Role
 from hanse_dashboard.access import Caller, Gate
@@ -43,7 +45,8 @@ class Dashboard:
         self.gate = Gate(self.ledger, self.desk, public_url=settings.public_url)
         self.coordinator = Coordinator(settings.coordinator, settings.authority)
         self.feed = Feed(self.ledger, heartbeat_s=settings.heartbeat.total_seconds())
-        self.store = LocalStore(settings.artifacts) if settings.artifacts else None
+        self._copies = tempfile.TemporaryDirectory(prefix="hanse-dashboard-", ignore_cleanup_errors=True)
+        self.store = open_store(settings, cache=Path(self._copies.name), read_only=True)
         self.started_at = time.time()
         self._verifying = threading.Lock()
 
@@ -51,6 +54,7 @@ class Dashboard:
         """Let go of the database."""
         self.ledger.close()
         self.desk.close()
+        self._copies.cleanup()
 
     @contextmanager
     def verifying(self) -> Iterator[bool]:
