@@ -29,9 +29,10 @@ from hanse.learning.game_mixing import (
     scale_of,
 )
 from hanse.learning.game_options import LEARNED, GameOptions
+from hanse.learning.game_parameters import BIAS, Networks, fresh_networks
 
 if TYPE_CHECKING:
-    from hanse.learning.game_networks import Losses, Networks
+    from hanse.learning.game_networks import Losses
 
 __all__ = ["Adapted", "Played", "Rows", "adapt", "play"]
 
@@ -105,9 +106,9 @@ def play(rows: Rows, networks: Networks | None, options: GameOptions, *, seed: i
         size = rows.values.shape[1]
         weights = factors / scale_of(lengths * factors, size)
         inputs = projected(playing.values, options.projection, seed) * weights[:, None]
-        before = networks or game_networks.fresh_networks(inputs.shape[1], len(rows.nodes), options, seed)
+        before = networks or fresh_networks(inputs.shape[1], len(rows.nodes), options, seed)
         after, losses = game_networks.trained_networks(
-            {**before, game_networks.BIAS: before[game_networks.BIAS].rows(places)},
+            {**before, BIAS: before[BIAS].rows(places)},
             inputs,
             products(playing.values, weights),
             allowed,
@@ -117,7 +118,7 @@ def play(rows: Rows, networks: Networks | None, options: GameOptions, *, seed: i
             round_number=round_number,
             size=size,
         )
-        found = game_networks.attend(after, inputs, after[game_networks.BIAS].value, inputs, allowed, options)
+        found = game_networks.attend(after, inputs, after[BIAS].value, inputs, allowed, options)
         attention, gates = found.weights, found.gates
     attention = capped(attention, allowed, options.attention_cap)
     return Played(
