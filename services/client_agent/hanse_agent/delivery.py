@@ -11,6 +11,7 @@ from hanse.logs import logger
 from hanse.payload.transfer import upload
 from hanse.rpc import INLINE_LIMIT
 from hanse.v1 import node_pb2
+from hanse_agent import metrics
 from hanse_agent.egress import EgressJournal, Shipment
 from hanse_agent.jobs import Spooled, Task
 from hanse_agent.link import Link, LinkGone, Links
@@ -87,6 +88,7 @@ class Delivery:
             digest=spooled.digest,
         )
         event = await asyncio.to_thread(self._journal.record, shipment, earlier=earlier)
+        metrics.left(event, spooled.size)
         self._log.info(
             "contribution leaves" if event == "left" else "contribution is sent again",
             job=task.job,

@@ -7,6 +7,7 @@ needs the coordinator waits for a link, does one thing over it, and does it agai
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import grpc.aio
 from hanse.errors import Forbidden, HanseError, Unauthenticated
 from hanse.security import Address
 from hanse.v1 import node_pb2, node_pb2_grpc
+from hanse_agent import metrics
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ class Link:
         self.stub = stub
         self.address = address
         self.lease_s = lease_s
+        self.heard_at = time.time()
+        """When the coordinator answered last (Unix time)."""
         self.outgoing: asyncio.Queue[node_pb2.NodeEvent] = asyncio.Queue()
         self.gone = asyncio.Event()
         """Set when nothing can be done over this link any more."""
@@ -89,6 +93,7 @@ class Links:
     def set(self, link: Link) -> None:
         """A session is open: from now on everything new goes over its link."""
         self.current = link
+        metrics.connected(self, link)
         self._arrived.set()
 
     def lost(self, link: Link) -> None:
@@ -96,6 +101,7 @@ class Links:
         link.gone.set()
         if self.current is link:
             self.current = None
+            metrics.disconnected(self)
             self._arrived.clear()
 
     async def get(self) -> Link:

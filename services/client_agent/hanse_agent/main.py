@@ -119,6 +119,15 @@ def run_(
     log_level: Annotated[
         str, typer.Option("--log-level", envvar="HANSE_LOG_LEVEL", help="debug, info, warning or error.")
     ] = "info",
+    metrics: Annotated[
+        str,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            envvar="HANSE_AGENT_METRICS",
+            help="Show metrics and health there, without TLS: 127.0.0.1:9464, for instance. Else nowhere.",
+        ),
+    ] = "",
 ) -> Answer:
     """Take part: stay connected, perform assignments, until SIGTERM or Ctrl-C."""
     import asyncio
@@ -130,7 +139,7 @@ def run_(
         raise UsageError(f"'{log_level}' is no log level.", remedy="Use debug, info, warning or error.")
     logs.configure(json=log_json, level=log_level)
     settings = [_load(path) for path in configs]
-    asyncio.run(run_agents(settings))
+    asyncio.run(run_agents(settings, metrics_listen=metrics))
     return Answer(data={"nodes": len(settings)}, text="")
 
 

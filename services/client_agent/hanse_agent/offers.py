@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from hanse.errors import HanseError, Reason
+from hanse.errors import HanseError, PolicyRefusal, Reason
 from hanse.logs import logger
 from hanse.rpc import to_proto
 from hanse.v1 import node_pb2
+from hanse_agent import metrics
 from hanse_agent.approvals import Approvals
 from hanse_agent.catalogue import Catalogue
 from hanse_agent.link import Links
@@ -88,4 +89,6 @@ class Offers:
             word, why = (said.word, said.why) if said else (Word.NONE, "")
             return self._catalogue.policy.decide(job, word, why), None
         except HanseError as error:
+            if isinstance(error, PolicyRefusal):
+                metrics.refused(error.code)
             return None, error.reason

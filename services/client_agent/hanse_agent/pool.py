@@ -18,6 +18,7 @@ from typing import Any
 
 from hanse.errors import HanseError, MethodError, OperatorError, Owner, PlatformError, SiteError
 from hanse.logs import logger
+from hanse_agent import metrics
 from hanse_agent.settings import WorkerSettings
 
 _LONGEST_LINE = 64 * 1024 * 1024
@@ -213,6 +214,7 @@ class WorkerPool:
                 except (WorkerDied, OutOfMemory) as error:
                     if not left:
                         raise
+                    metrics.worker_restarted()
                     logger(key=key).warning("worker is started again", code=error.code, reason=error.sentence)
             raise AssertionError("unreachable")
         finally:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from hanse.errors import Conflict
 from hanse.logs import logger
+from hanse.observability import PlainPort
+from hanse.rpc import set_serving
+from hanse_agent import metrics
 from hanse_agent.agent import NodeAgent
 from hanse_agent.pool import WorkerPool
 from hanse_agent.settings import AgentConfig, WorkerSettings
 
 
-async def run_agents(configs: Sequence[AgentConfig]) -> None:
+async def run_agents(configs: Sequence[AgentConfig], *, metrics_listen: str = "") -> None:
     """Run all identities until SIGTERM or SIGINT; a second signal does not wait for uploads.
+
+    `metrics_listen`: host:port of `/metrics` and of health, without TLS; empty: none.
 
     One identity that the coordinator sends away does not stop the others; its error is raised when all have ended.
 
@@ -36,6 +41,8 @@ async def run_agents(configs: Sequence[AgentConfig]) -> None:
                 pools[config.worker] = WorkerPool(config.worker)
                 stack.push_async_callback(pools[config.worker].close)
         agents = [NodeAgent(config, pools[config.worker]) for config in configs]
+        if metrics_listen:
+            await stack.enter_async_context(_measured(agents, metrics_listen))
         tasks = [asyncio.create_task(agent.run()) for agent in agents]
         _stop_on_signals(agents, tasks)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -44,6 +51,20 @@ async def run_agents(configs: Sequence[AgentConfig]) -> None:
         logger().error("an identity stopped", reason=str(fault))
     if faults:
         raise faults[0]
+
+
+@asynccontextmanager
+async def _measured(agents: Sequence[NodeAgent], address: str) -> AsyncIterator[None]:
+    """Show metrics while the agents run."""
+    stop = metrics.watch(lambda: [agent.identity.peer.not_after for agent in agents])
+    port = PlainPort(metrics.REGISTRY)
+    try:
+        logger().info("metrics", port=await port.start(address))
+        await set_serving(port.servicer, (), True)
+        yield
+    finally:
+        await port.close()
+        stop()
 
 
 def _stop_on_signals(agents: Sequence[NodeAgent], tasks: Sequence[asyncio.Task[None]]) -> None:

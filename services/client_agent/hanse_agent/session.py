@@ -162,6 +162,7 @@ class Session:
             which = directive.WhichOneof("directive")
             if which == "heartbeat":
                 self._acknowledged = max(self._acknowledged, directive.heartbeat.sequence)
+                self.link.heard_at = time.time()
                 self._on_head(directive.heartbeat.head)
             elif which is not None:
                 self._handler(directive)

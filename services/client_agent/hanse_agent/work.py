@@ -17,6 +17,7 @@ from hanse.errors import FencedOut, HanseError, PlatformError, PolicyRefusal, Re
 from hanse.logs import logger
 from hanse.rpc import from_proto, to_proto
 from hanse.v1 import node_pb2
+from hanse_agent import metrics
 from hanse_agent.delivery import Delivery
 from hanse_agent.jobs import Jobs, Spooled
 from hanse_agent.link import Links
@@ -132,6 +133,7 @@ class Workbench:
         reason = from_proto(message.reason)
         self._log.info("assignment withdrawn", assignment=work.assignment, job=work.job, reason=reason.sentence)
         task = work.task
+        metrics.assignment_ended("withdrawn")
         del self._works[work.assignment]
         self._on_change()
         self._settle(work.job, self._drop(work, task))
@@ -273,6 +275,9 @@ class Workbench:
             code=error.code,
             reason=str(error),
         )
+        metrics.assignment_ended("refused" if refused else "failed")
+        if refused:
+            metrics.refused(error.code)
         work.stage = Stage.FAILED
         work.failure = node_pb2.WorkFailed(assignment=work.assignment, reason=to_proto(error.reason), refused=refused)
         self._on_error(error.reason)
@@ -301,6 +306,7 @@ class Workbench:
                     work.spoken_of.clear()
         self._jobs.open(work.job).delivered(work.assignment)
         work.stage, work.earlier = Stage.DELIVERED, True
+        metrics.assignment_ended("delivered")
         self._on_change()
 
     async def _supersede(self, work: Work) -> None:
