@@ -128,6 +128,9 @@ def run_(
             help="Show metrics and health there, without TLS: 127.0.0.1:9464, for instance. Else nowhere.",
         ),
     ] = "",
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every value and where it comes from, and end.")
+    ] = False,
 ) -> Answer:
     """Take part: stay connected, perform assignments, until SIGTERM or Ctrl-C."""
     import asyncio
@@ -137,6 +140,8 @@ def run_(
 
     if log_level.lower() not in {"debug", "info", "warning", "error"}:
         raise UsageError(f"'{log_level}' is no log level.", remedy="Use debug, info, warning or error.")
+    if print_config:
+        return _configurations(configs)
     logs.configure(json=log_json, level=log_level)
     settings = [_load(path) for path in configs]
     asyncio.run(run_agents(settings, metrics_listen=metrics))
@@ -237,6 +242,18 @@ def predict(
     done = apply(_load(config), job, data, output)
     return Answer(
         data=asdict(done), text=f"{done.rows:,} predictions of {done.name} ({done.job}) are in {done.output}."
+    )
+
+
+def _configurations(paths: list[Path]) -> Answer:
+    from dataclasses import asdict
+
+    from hanse_agent.settings import TRANSPARENT, AgentConfig
+
+    loaded = {str(path): AgentConfig.configuration(path) for path in paths}
+    return Answer(
+        data={path: [asdict(value) for value in one.values(transparent=TRANSPARENT)] for path, one in loaded.items()},
+        text="\n\n".join(one.text(transparent=TRANSPARENT) for one in loaded.values()),
     )
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model_validator
 
+from hanse.configuration import Loaded, load_configuration
 from hanse.errors import OperatorError
 from hanse.security.addresses import Address
-from hanse.settings import Duration, Settings, Size, load_yaml
+from hanse.settings import Duration, Settings, Size
 from hanse_agent.registry import installed_kinds, open_dataset
+
+ENVIRONMENT = {"HANSE_AGENT_COORDINATOR": "coordinator", "HANSE_AGENT_STATE": "state"}
+"""What may be given by the environment, since it differs between machines that share a file."""
+TRANSPARENT = ("options",)
+"""A part of keys that stands in the model and not in the file."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -155,11 +164,20 @@ class AgentConfig(Settings):
         Raises:
             OperatorError: the file cannot be read, or a key is wrong, unknown or missing.
         """
-        config = load_yaml(cls, path)
+        return cls.configuration(path).settings
+
+    @classmethod
+    def configuration(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Loaded[Self]:
+        """Read `agent.yaml` and the environment, with the origin of each value.
+
+        Raises:
+            OperatorError: as `load`; the sentence names where the value stands.
+        """
+        loaded = load_configuration(cls, path, environment=environment, variables=ENVIRONMENT)
         folder = path.resolve().parent
-        config = config.model_copy(update={"state": folder / config.state.expanduser()})
+        config = loaded.settings.model_copy(update={"state": folder / loaded.settings.state.expanduser()})
         config._folder = folder
-        return config
+        return replace(loaded, settings=config)
 
     def check_datasets(self) -> None:
         """Check every dataset's options against its kind (imports the kind's libraries).

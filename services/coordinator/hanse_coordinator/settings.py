@@ -94,9 +94,7 @@ def configuration(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
     Raises:
         OperatorError: unreadable, or a wrong or unknown key; the sentence names it and where it stands.
     """
-    return load_configuration(
-        CoordinatorSettings, path, environment=environment, prefix=PREFIX, variables=ENVIRONMENT
-    )
+    return load_configuration(CoordinatorSettings, path, environment=environment, prefix=PREFIX, variables=ENVIRONMENT)
 
 
 def load(path: Path) -> CoordinatorSettings:

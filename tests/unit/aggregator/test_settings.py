@@ -50,8 +50,8 @@ def test_the_environment_alone_is_enough():
         (FILE + "scratch: 3\n", "scratch"),
         (FILE.replace("5s", "5"), "write it with a unit"),
         ("authority: b.crt\n", "key 'certificate' is missing"),
-        ("- a\n", "must hold keys and values"),
-        ("a: [\n", "cannot read"),
+        ("- a\n", "must hold a mapping of keys to values"),
+        ("a: [\n", "is not YAML"),
     ],
 )
 def test_a_wrong_file_names_key_and_value(file, text, words):
