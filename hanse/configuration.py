@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -157,8 +158,11 @@ def _leaves(value: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, str) and value and yaml.safe_load(f"[{value}]") == [value] and ": " not in value:
-        return value
+    """As YAML reads it back; text stands bare where it can."""
+    if isinstance(value, str):
+        with suppress(yaml.YAMLError):
+            if yaml.safe_load(f"key: {value}") == {"key": value}:
+                return value
     return json.dumps(value, ensure_ascii=False)
 
 
