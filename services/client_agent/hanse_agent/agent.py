@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
@@ -27,14 +26,13 @@ from hanse_agent.offers import Offers
 from hanse_agent.performing import Performing
 from hanse_agent.pool import WorkerPool
 from hanse_agent.probing import explained
+from hanse_agent.reconnecting import Reconnecting
 from hanse_agent.renewal import keep_renewed
 from hanse_agent.session import Session
 from hanse_agent.settings import AgentConfig
 from hanse_agent.status import StatusBoard
 from hanse_agent.work import Work, Workbench
 
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 15.0
 DRAIN_S = 20.0
 RETRY_DATASETS_S = 60.0
 
@@ -149,13 +147,13 @@ class NodeAgent:
 
     # ---- Connection
     async def _stay_connected(self) -> None:
-        failures, turn = 0, 0
+        way = Reconnecting()
         while not self._stopping.is_set():
             self._greet_anew.clear()
             addresses = all_addresses(self.config.coordinator, self.identity.addresses)
             session = Session(
                 self.identity,
-                addresses[turn % len(addresses)],
+                way.address(addresses),
                 on_open=self._opened,
                 handler=self._direct,
                 on_head=self._heads.saw,
@@ -167,7 +165,7 @@ class NodeAgent:
             try:
                 await asyncio.wait({running, welcomed, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if session.welcomed.is_set():
-                    failures = 0
+                    way.connected()
                     await self._connected(running)
                 if running.done():
                     running.result()
@@ -177,9 +175,7 @@ class NodeAgent:
                 else:
                     self._keep(running)  # the next session replaces this one, which is drained in the background
             except HanseError as error:
-                turn += 1
-                failures += 1
-                await self._disconnected(error, session, failures)
+                await self._disconnected(error, session, way.failed(len(addresses)))
             finally:
                 welcomed.cancel()
                 stopping.cancel()
@@ -212,8 +208,8 @@ class NodeAgent:
         renewed.cancel()
         stopping.cancel()
 
-    async def _disconnected(self, error: HanseError, session: Session, failures: int) -> None:
-        """Say why, and pause before the next attempt.
+    async def _disconnected(self, error: HanseError, session: Session, pause: float) -> None:
+        """Say why, and pause (so many seconds) before the next attempt.
 
         Raises:
             Unauthenticated, Forbidden: trying again cannot help.
@@ -226,7 +222,6 @@ class NodeAgent:
             error = await explained(
                 error, session.address, authority_pem=trust.authority_pem, server_name=trust.server_name
             )
-        pause = random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failures - 1))  # noqa: S311
         self._log.warning("not connected", code=error.code, reason=str(error), again_in_s=round(pause, 1))
         self.status.set(connection={"state": "disconnected", "coordinator": str(session.address), "since": utc_now()})
         self.status.error(error.reason)

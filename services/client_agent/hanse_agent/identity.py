@@ -133,6 +133,6 @@ def open_channel(
     return channel, cast("node_pb2_grpc.NodeServiceAsyncStub", TransferStub(channel))
 
 
-def all_addresses(first: Address, others: Iterable[Address]) -> tuple[Address, ...]:
+def all_addresses(first: Iterable[Address], others: Iterable[Address]) -> tuple[Address, ...]:
     """Addresses in the order in which they are tried, each once."""
-    return tuple(dict.fromkeys((first, *others)))
+    return tuple(dict.fromkeys((*first, *others)))

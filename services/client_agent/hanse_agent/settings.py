@@ -14,10 +14,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model_validator
 
 from hanse.configuration import Loaded, load_configuration
+from hanse.configuration import Loaded, load_configuration
 from hanse.errors import OperatorError
 from hanse.security.addresses import Address
 from hanse.settings import Duration, Settings, Size
 from hanse_agent.registry import installed_kinds, open_dataset
+
+ENVIRONMENT = {"HANSE_AGENT_COORDINATOR": "coordinator", "HANSE_AGENT_STATE": "state"}
+"""What may be given by the environment, since it differs between machines that share a file."""
+TRANSPARENT = ("options",)
+"""A part of keys that stands in the model and not in the file."""
 
 ENVIRONMENT = {"HANSE_AGENT_COORDINATOR": "coordinator", "HANSE_AGENT_STATE": "state"}
 """What may be given by the environment, since it differs between machines that share a file."""
@@ -38,6 +44,13 @@ def _address(value: object) -> Address:
 
 
 NodeAddress = Annotated[Address, BeforeValidator(_address), PlainSerializer(str, return_type=str)]
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+NodeAddresses = Annotated[tuple[NodeAddress, ...], BeforeValidator(_listed), Field(min_length=1, max_length=20)]
 
 
 class DatasetSettings(Settings):
@@ -124,8 +137,8 @@ class WorkerSettings(Settings):
 class AgentConfig(Settings):
     """One node identity of an agent: `agent.yaml`. Relative paths in it are relative to the file's folder."""
 
-    coordinator: NodeAddress
-    """Where the coordinator listens for nodes, `host:port`; the addresses of the invitation are tried after it."""
+    coordinator: NodeAddresses
+    """Where coordinators listen for nodes, `host:port` or a list of them; the invitation's are tried after these."""
     state: Path
     """Folder for identity, learner states and the egress journal; it belongs to this node alone."""
     labels: dict[Name, Annotated[str, Field(max_length=200)]] = Field(default_factory=dict)

@@ -80,7 +80,7 @@ def read_status(config: AgentConfig, now: datetime | None = None) -> dict[str, A
         "node": identity.node if identity else None,
         "joined": identity is not None,
         "state": str(config.state),
-        "coordinator": str(config.coordinator),
+        "coordinator": ", ".join(map(str, config.coordinator)),
         "certificate": certificate,
         "running": running,
         "pid": written.get("pid") if running else None,

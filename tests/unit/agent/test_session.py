@@ -17,6 +17,7 @@ from hanse.rpc import from_proto
 from hanse.security import Authority
 from hanse.v1 import node_pb2, payload_pb2
 from hanse_agent import agent as agent_module
+from hanse_agent import reconnecting
 from hanse_agent.agent import NodeAgent
 from hanse_agent.approvals import Approvals
 from hanse_agent.pool import WorkerPool
@@ -35,8 +36,8 @@ STAGE = node_pb2.WorkInHand
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(agent_module, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(reconnecting, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(reconnecting, "SHORT_PAUSE_S", 0.1)
 
 
 def tally(path: Path) -> list[str]:

@@ -50,7 +50,7 @@ def changed(key: str, value: object) -> dict[str, Any]:
 def test_the_sample_of_the_design_is_read(tmp_path: Path) -> None:
     config = load(tmp_path, SAMPLE)
 
-    assert str(config.coordinator) == "federation.example.org:7443"
+    assert [str(address) for address in config.coordinator] == ["federation.example.org:7443"]
     assert config.state == Path("/var/lib/hanse")
     assert config.datasets["activity"].kind == "table"
     assert config.datasets["activity"].options == {"path": "/data/activity.parquet", "target": "exercise"}
@@ -58,6 +58,13 @@ def test_the_sample_of_the_design_is_read(tmp_path: Path) -> None:
     assert config.worker.memory == 4_000_000_000
     assert config.worker.idle_after == timedelta(minutes=5)
     config.check_datasets()
+
+
+def test_several_coordinators_may_be_named(tmp_path: Path) -> None:
+    listed = ["one.example.org:7443", "two.example.org:7443"]
+    assert [str(address) for address in load(tmp_path, changed("coordinator", listed)).coordinator] == listed
+    with pytest.raises(OperatorError, match="coordinator"):
+        load(tmp_path, changed("coordinator", []))
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
