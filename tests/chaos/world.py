@@ -245,9 +245,11 @@ def world(
     through: tuple[random.Random, int, int] | None = None,
     coordinator: Mapping[str, object] = {},
     ledger_url: str = "",
+    artifacts: str = "",
 ) -> Iterator[World]:
     """A federation without sites; `through` puts a cutting proxy (draw, least, most bytes) before the nodes' port.
-    The ledger is a file unless `ledger_url` names a database."""
+    The ledger is a file unless `ledger_url` names a database, and the artifacts lie in the state folder unless
+    `artifacts` names another store."""
     with ExitStack() as stack:
         settings: dict[str, object] = {"heartbeat": "2s", **coordinator}
         if ledger_url:
@@ -257,7 +259,7 @@ def world(
             proxy = CuttingProxy(port, through[0], least=through[1], most=through[2])
             stack.callback(proxy.close)
             settings["advertise"] = [f"127.0.0.1:{proxy.port}"]
-        options = EmbeddedOptions(node_port=port, control_port=0, coordinator=settings)
+        options = EmbeddedOptions(node_port=port, control_port=0, coordinator=settings, artifacts=artifacts)
         federation = stack.enter_context(EmbeddedFederation(folder / "fed", options).running())
         control = stack.enter_context(Control(find_connection(federation.state)))
         made = World(folder, federation, control, proxy, ledger_url or f"sqlite:///{federation.ledger_file}")
