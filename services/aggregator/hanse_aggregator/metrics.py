@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from hanse.errors import HanseError
+from hanse.errors import HanseError, Owner
 from hanse.observability import KnownWords, new_registry
 
 __all__ = ["AggregatorMetrics", "Timed"]
@@ -81,7 +81,11 @@ class AggregatorMetrics:
             "When the service's certificate runs out.",
             registry=registry,
         )
+        methods = tuple(methods)
         self._method = KnownWords(methods, closed=True)
+        for method in methods:  # a series that begins with its first failure would hide that failure from `increase`
+            for outcome in ("ok", "cancelled", *Owner):
+                self._calls.labels(method, str(outcome))
 
     @contextmanager
     def call(self) -> Iterator[Timed]:
