@@ -53,6 +53,8 @@ class Soak:
     median_round_s: float
     memory_mb: dict[str, float]
     growth_mb: dict[str, float]
+    course_mb: dict[str, list[float]]
+    """Medians of ten equal parts of the run, so that a level that settles is told from a slope that does not."""
     rounds_accounted: int
     contributions: int
     missing: int
@@ -138,6 +140,7 @@ def soak(rounds: int, nodes: int, flaky: int, folder: Path, *, every_s: float = 
             median_round_s=_median_round(federation.ledger_file),
             memory_mb={name: round(values[-1][1], 1) for name, values in samples.items()},
             growth_mb={name: round(_growth(values), 2) for name, values in samples.items()},
+            course_mb={name: _course(values) for name, values in samples.items()},
             rounds_accounted=accounted,
             contributions=contributions,
             missing=missing,
@@ -151,6 +154,14 @@ def _growth(samples: list[tuple[int, float]]) -> float:
     settled = [memory for number, memory in samples if number >= SETTLED] or [memory for _, memory in samples]
     part = max(1, len(settled) // 5)
     return statistics.median(settled[-part:]) - statistics.median(settled[:part])
+
+
+def _course(samples: list[tuple[int, float]], parts: int = 10) -> list[float]:
+    size = max(1, len(samples) // parts)
+    return [
+        round(statistics.median(memory for _, memory in samples[start : start + size]), 1)
+        for start in range(0, len(samples), size)
+    ]
 
 
 def _account(path: Path, nodes: int) -> tuple[int, int, int, int]:

@@ -13,6 +13,7 @@ from hanse.ledger import models
 from hanse.ledger.database import InvariantBroken
 from hanse.ledger.records import Artifact, Contribution, Metric, Picture
 from hanse.ledger.rows import Reads, Writes
+from hanse.ledger.states import JobState
 from hanse.method import Scope
 
 
@@ -54,6 +55,27 @@ class ArtifactReads(Reads):
         expired = (table.c.deleted_at.is_(None), table.c.retain_until.is_not(None), table.c.retain_until <= now)
         statement = self._select(table, Artifact).where(*expired)
         return self._all(Artifact, statement.order_by(table.c.retain_until).limit(limit))
+
+    def still_needed(self, digests: Sequence[str]) -> set[str]:
+        """Those of some artifacts that must stay whatever their retention says: two jobs with the same settings make
+        the same bytes, and one may still need what the other is done with.
+
+        Needed are the model of every job and, of a job that has not ended, its state and all of its newest phase.
+        """
+        jobs, phases = models.job, models.phase
+        wanted = set(digests)
+        result = self._connection.execute(select(jobs.c.model_digest).where(jobs.c.model_digest.in_(wanted)))
+        needed = set(result.scalars())
+        alive = jobs.c.state.in_([state for state in JobState if not state.ended])
+        for job, state in self._connection.execute(select(jobs.c.id, jobs.c.state_digest).where(alive)):
+            newest = (
+                select(phases).where(phases.c.job == job).order_by(phases.c.ordinal.desc(), phases.c.attempt.desc())
+            )
+            needed.add(state)
+            for phase in self._connection.execute(newest.limit(1)):
+                needed |= {phase.instruction_digest, phase.state_digest, *phase.personal.values()}
+                needed |= {item.digest for item in self.contributions(phase.id)}
+        return needed & wanted
 
     def metrics(
         self,
@@ -167,6 +189,14 @@ class ArtifactWrites(ArtifactReads, Writes):
         statement = update(table).where(table.c.digest.in_(digests), table.c.kind == kind).values(retain_until=until)
         statement = statement.where(or_(table.c.retain_until.is_(None), table.c.retain_until < until))
         self._connection.execute(statement)
+
+    def retain(self, digests: Iterable[str | None], until: float, *, kinds: Iterable[str]) -> None:
+        """Let artifacts go at `until`; only those of these kinds, and never earlier than was said before."""
+        table = models.artifact
+        named = [digest for digest in digests if digest]
+        statement = update(table).where(table.c.digest.in_(named), table.c.kind.in_(list(kinds)))
+        statement = statement.where(or_(table.c.retain_until.is_(None), table.c.retain_until < until))
+        self._connection.execute(statement.values(retain_until=until))
 
     def mark_deleted(self, digests: Sequence[str]) -> None:
         """Record that the bytes of artifacts are gone; digests and sizes stay."""

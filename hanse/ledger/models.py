@@ -177,6 +177,7 @@ job = Table(
     Index(None, "name", "submitted_at"),
     Index(None, "submitted_at", "id"),
     Index(None, "state", "submitted_at"),
+    Index(None, "model_digest"),
 )
 
 participation = Table(

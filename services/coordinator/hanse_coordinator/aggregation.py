@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hanse.errors import HanseError, MethodError, Reason
 from hanse.logs import logger
 from hanse.v1 import aggregator_pb2
 from hanse_coordinator.aggregators import AggregatorPool
 
-__all__ = ["Acknowledged", "AggregationFailed", "OutcomeReady", "PhaseAggregation"]
+_T = TypeVar("_T")
+
+__all__ = ["Acknowledged", "AggregationFailed", "EndlessAggregation", "OutcomeReady", "PhaseAggregation"]
+
+
+class EndlessAggregation(MethodError):
+    """A plug-in works longer than the operator allows."""
+
+    default_code = "AGGREGATION_ENDLESS"
 
 
 @dataclass(frozen=True)
@@ -73,13 +82,16 @@ class PhaseAggregation:
         *,
         report: Report,
         patience: float,
+        limit: float,
     ) -> None:
+        """`patience` is for aggregators that do not answer, `limit` for work that comes to no end; in seconds."""
         self._pool = pool
         self._facts = facts
         self._phase = phase
         self._state = state
         self._report = report
         self._patience = patience
+        self._limit = limit
         self._handed: list[Handed] = []
         self._acknowledged: set[str] = set()
         self._heard: set[str] = set()
@@ -147,14 +159,26 @@ class PhaseAggregation:
             while True:
                 while done < len(self._handed):
                     item = self._handed[done]
-                    rejection = await call.add(item.assignment, item.node, item.digest, unseen=item.unseen)
+                    adding = call.add(item.assignment, item.node, item.digest, unseen=item.unseen)
+                    rejection = await self._limited(adding, f"the contribution of node '{item.node}'")
                     done += 1
                     if item.assignment not in self._acknowledged:
                         self._progressed = True
                         self._acknowledged.add(item.assignment)
                         self._report(Acknowledged(self, item.assignment, rejection))
                 if self._finish:
-                    self._report(OutcomeReady(self, await call.close()))
+                    self._report(OutcomeReady(self, await self._limited(call.close(), "the outcome")))
                     return
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def _limited(self, work: Awaitable[_T], what: str) -> _T:
+        """A plug-in that hangs must not hold its job for ever."""
+        try:
+            async with asyncio.timeout(self._limit):
+                return await work
+        except TimeoutError:
+            raise EndlessAggregation(
+                f"the aggregator did not come to an end with {what} within {self._limit:g} s.",
+                remedy="Look at its log; if the work is right and long, raise the coordinator's aggregation_limit.",
+            ) from None

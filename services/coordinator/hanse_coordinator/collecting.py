@@ -125,6 +125,7 @@ class Collector:
             bytes.fromhex(state) if state else None,
             report=self._report,
             patience=around.settings.aggregator_patience.total_seconds(),
+            limit=around.settings.aggregation_limit.total_seconds(),
         )
 
     def _continue_from(self) -> payload_pb2.PayloadSource | None:

@@ -48,6 +48,7 @@ class LedgerThread:
         self._epoch = epoch
         self._on_fenced = on_fenced
         self._metrics = metrics or CoordinatorMetrics()
+        self._over = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         with ledger.read() as view:
             self.head: Head = view.head()
@@ -58,7 +59,7 @@ class LedgerThread:
         `patience` is how many seconds to go on trying while the database is away; None: for ever.
 
         Raises:
-            FencedOut: this coordinator no longer leads.
+            FencedOut: this coordinator no longer leads, or is stopping.
             PlatformError: the database stayed away.
             HanseError: what `work` raised; nothing was written.
         """
@@ -83,6 +84,12 @@ class LedgerThread:
     def close(self) -> None:
         """Finish what was asked for and end the thread."""
         self._thread.shutdown(wait=True)
+        self._over = True
+
+    def abandon(self) -> None:
+        """End the thread without waiting for what it does: the database may be away, and the epoch fences."""
+        self._over = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _patiently(self, call: Callable[[], T], patience: float | None) -> T:
         try:  # nearly always; the apparatus of retries would cost as much as a small transaction
@@ -99,6 +106,8 @@ class LedgerThread:
             before_sleep=self._complain,
         ):
             with attempt:
+                if self._over:
+                    raise FencedOut("this coordinator does not lead any more.", code="NOT_LEADING")
                 return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         raise AssertionError("unreachable")
 
@@ -109,6 +118,8 @@ class LedgerThread:
                 result = work(transaction)
                 head = transaction.head()
         except FencedOut:
+            # Counted by whoever proves that a deposed leader wrote nothing.
+            logger().warning("a write was refused: another coordinator leads", epoch=self._epoch)
             self._on_fenced()
             raise
         self.head = head

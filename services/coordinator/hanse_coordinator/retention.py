@@ -7,6 +7,7 @@ import time
 
 from hanse.artifacts import ArtifactStore
 from hanse.errors import HanseError, NotFound
+from hanse.ledger import View
 from hanse.logs import logger
 from hanse_coordinator.ledger_thread import LedgerThread
 
@@ -28,8 +29,13 @@ async def keep_deleting(ledger: LedgerThread, store: ArtifactStore) -> None:
 
 async def delete_expired(ledger: LedgerThread, store: ArtifactStore) -> int:
     """Delete every artifact whose retention has passed; return how many."""
-    expired = await ledger.read(lambda view: view.expired_artifacts(time.time()))
-    digests = [item.digest for item in expired]
+
+    def find(view: View) -> list[str]:
+        expired = [item.digest for item in view.expired_artifacts(time.time())]
+        needed = view.still_needed(expired)
+        return [digest for digest in expired if digest not in needed]
+
+    digests = await ledger.read(find)
     if not digests:
         return 0
 

@@ -29,7 +29,7 @@ from hanse.ledger.states import JobState, PhaseState
 from hanse.logs import logger
 from hanse.v1 import node_pb2
 from hanse_coordinator import outcomes, planning, writes
-from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, OutcomeReady
+from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, EndlessAggregation, OutcomeReady
 from hanse_coordinator.asking import Asking
 from hanse_coordinator.collecting import Collector, Mirror, Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
@@ -40,8 +40,8 @@ from hanse_coordinator.states import JOB, PHASE, Effect, JobEvent, PhaseEvent, s
 
 __all__ = ["JobRunner"]
 
-# What an aggregator says of its installation and of certificates, not of the job: an operator mends it.
-_MENDABLE = (NotFound, Unauthenticated, Forbidden)
+# What speaks of an aggregator's installation, of certificates and settings, not of the job: an operator mends it.
+_MENDABLE = (NotFound, Unauthenticated, Forbidden, EndlessAggregation)
 T = TypeVar("T")
 
 
@@ -277,7 +277,9 @@ class JobRunner:
                     tx, phase.record, phase_step.state, reason, retention_s=self._retention
                 )
             body = {"why": why} if why else None
-            job = writes.write_job(tx, self.job, transition.state, actor=actor, reason=reason, body=body)
+            job = writes.write_job(
+                tx, self.job, transition.state, actor=actor, reason=reason, retention_s=self._retention, body=body
+            )
             return job, withdrawn
 
         self._mirror.job, withdrawn = await self._around.ledger.write(work, patience=None)
@@ -348,7 +350,7 @@ class JobRunner:
     # ---- The phase's transitions
     async def _try_to_assign(self, phase: OpenPhase) -> None:
         opening = self._plan(planning.again(phase.record, self._deadline, attempt=phase.record.attempt))
-        if opening.assigned:
+        if opening.assigned or opening.quorum == 0:  # a phase that nobody must answer does not wait for anybody
             transition = step(PHASE, phase.record.state, PhaseEvent.ASSIGN, what="the phase")
 
             def work(tx: Transaction) -> tuple[records.Phase, list[records.Assignment]]:
@@ -437,7 +439,10 @@ class JobRunner:
             )
             if opening is None:
                 assert finish is not None
-                job = writes.write_job(tx, tx.job(self.job.id), finish.state, actor="coordinator", reason=None)
+                ended = tx.job(self.job.id)
+                job = writes.write_job(
+                    tx, ended, finish.state, actor="coordinator", reason=None, retention_s=self._retention
+                )
                 return job, None, []
             record, assignments = writes.write_opening(tx, self.job, opening, lease_s=around.lease)
             return tx.job(self.job.id), record, assignments

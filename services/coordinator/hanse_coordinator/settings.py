@@ -49,7 +49,14 @@ class CoordinatorSettings(ArtifactSettings):
     control_listen: str = "0.0.0.0:7444"
     """Where operators call (TLS and a token)."""
     health_listen: str = ""
-    """Plaintext health service; empty: none."""
+    """Plaintext health and metrics; empty: none."""
+    health_address: str = ""
+    """host:port at which other coordinators reach `health_listen`; a standby sees there that the leader has ended, and
+    need not wait for its lease. Default: `health_listen`, where that names one machine."""
+    leader_lease: Duration = Field(timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(minutes=5))
+    """On PostgreSQL: how long a leader that is silent still leads. It is renewed three times as often."""
+    grace: Duration = Field(timedelta(seconds=20), ge=timedelta(0))
+    """After SIGTERM: how long uploads that are running may go on."""
     advertise: tuple[str, ...] = ()
     """host:port at which agents reach `nodes_listen`; written into invitations. Default: the bound address."""
     aggregators: tuple[str, ...] = Field(min_length=1)
@@ -64,6 +71,8 @@ class CoordinatorSettings(ArtifactSettings):
     """Contributions are deleted so long after their phase closed; digest and size stay."""
     aggregator_patience: Duration = timedelta(minutes=5)
     """How long a phase waits for an aggregator that does not answer before the job pauses."""
+    aggregation_limit: Duration = timedelta(minutes=30)
+    """How long an aggregator may work at one contribution, or at an outcome, before the job pauses."""
     largest_payload: int = Field(64 * 2**30, ge=1)
     """Bytes; a larger contribution is refused before anything is stored."""
     first_token: Path | None = None

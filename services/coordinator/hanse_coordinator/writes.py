@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 
+_PASSING = ("state", "instruction", "personal")
+"""Kinds of artifacts that serve one phase."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Opening:
     """A phase that is about to open, and for whom. Without `assigned` it waits for nodes."""
@@ -77,10 +81,13 @@ def write_job(
     *,
     actor: str,
     reason: Reason | None,
+    retention_s: float,
     body: Mapping[str, Any] | None = None,
 ) -> records.Job:
     """A job comes into a state."""
     tx.update_job(job.id, state=state, reason=reason)
+    if state.ended:
+        tx.retain([job.state_digest], tx.now + retention_s, kinds=_PASSING)
     facts = {"from": job.state.value, "to": state.value, **_reason(reason), **(body or {})}
     tx.event(f"job_{state.value}", job=job.id, actor=actor, body=facts)
     return tx.job(job.id)
@@ -165,7 +172,7 @@ def write_phase_end(
 ) -> list[records.Assignment]:
     """A phase is abandoned; what is still assigned is withdrawn and returned."""
     tx.update_phase(phase.id, state=state, reason=reason)
-    tx.retain_contributions(phase.id, tx.now + retention_s)
+    _let_go(tx, phase, retention_s)
     withdrawn = tx.end_live_assignments(phase.id, state=AssignmentState.WITHDRAWN, reason=reason)
     tx.event(
         f"phase_{state.value}",
@@ -195,8 +202,6 @@ def write_outcome(
     """A phase is closed with its outcome: artifacts, metrics, pictures, and who contributed what."""
     for digest, size, kind in outcome.artifacts:
         tx.add_artifact(digest=digest, size=size, kind=kind, job=job.id)
-    if job.state_digest and job.state_digest != outcome.state:
-        tx.update_artifact(job.state_digest, retain_until=tx.now + retention_s)
     changes: dict[str, Any] = {"state_digest": outcome.state}
     if outcome.model:
         changes["model_digest"] = outcome.model
@@ -207,7 +212,7 @@ def write_outcome(
     for assignment, reason in outcome.rejections.items():
         tx.update_assignment(assignment, state=AssignmentState.REJECTED, reason=reason)
     tx.update_phase(phase.id, state=PhaseState.CLOSED)
-    tx.retain_contributions(phase.id, tx.now + retention_s)
+    _let_go(tx, phase, retention_s)
     if rows := _metric_rows(outcome.message.metrics):
         tx.add_metrics(job=job.id, round=phase.round, phase=phase.id, rows=rows)
     for name, kind, title, digest in outcome.pictures:
@@ -233,6 +238,16 @@ def write_outcome(
             "model": outcome.model,
         },
     )
+
+
+def _let_go(tx: Transaction, phase: records.Phase, retention_s: float) -> None:
+    """A phase is over: what it was made of may be deleted in time, so that the store does not grow with the job.
+
+    What the next phase uses again, the ledger holds back (`still_needed`).
+    """
+    until = tx.now + retention_s
+    tx.retain_contributions(phase.id, until)
+    tx.retain([phase.instruction_digest, phase.state_digest, *phase.personal.values()], until, kinds=_PASSING)
 
 
 def _metric_rows(metrics: Sequence[aggregator_pb2.MetricValue]) -> list[dict[str, Any]]:

@@ -46,6 +46,7 @@ class AddingPool:
         self.store = store
         self.reject: Callable[[str, str], Reason | None] = lambda _node, _phase: None
         self.fail: Callable[[], HanseError | None] = lambda: None
+        self.hang: Callable[[str], bool] = lambda _phase: False
         self.calls = 0
 
     async def describe(self) -> dict[str, Any]:
@@ -89,6 +90,8 @@ class AddingCall:
     async def close(self) -> aggregator_pb2.OutcomeMessage:
         if error := self.pool.fail():
             raise error
+        if self.phase is not None and self.pool.hang(self.phase.name):
+            await asyncio.Event().wait()
         outcome = aggregator_pb2.OutcomeMessage()
         before = int(self.pool.store.open(self.state).arrays["sum"]) if self.state else 0
         training = self.phase is not None and self.phase.purpose == "train"
@@ -212,6 +215,7 @@ class Federation:
             lease=timedelta(seconds=lease),
             retention=timedelta(days=1),
             aggregator_patience=timedelta(seconds=0.5),
+            aggregation_limit=timedelta(minutes=1),
         )
         self.decide: Callable[[str], int] = lambda _name: node_pb2.OfferReply.DECISION_ACCEPTED
         self.nodes = {name: FakeNode(name, self, unseen=name in unseen) for name in names}

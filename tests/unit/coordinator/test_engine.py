@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hanse.errors import MethodError, NotFound, Owner, PolicyRefusal
 from hanse.ledger import AssignmentState, verify
 from hanse.v1 import node_pb2
+from hanse_coordinator.retention import delete_expired
 from hanse_coordinator.states import JobEvent
 from tests.unit.coordinator.engine_federation import AWAY, REJECTED, Crash, Crashed, Federation
 
@@ -339,6 +341,25 @@ def test_an_aggregator_that_stays_away_pauses_the_job_and_no_work_is_lost(tmp_pa
     run(tmp_path, scenario)
 
 
+def test_a_plug_in_that_comes_to_no_end_pauses_the_job_and_no_work_is_lost(tmp_path: Path) -> None:
+    expected = undisturbed_model(tmp_path / "quiet")
+
+    async def scenario(federation: Federation) -> None:
+        federation.settings.aggregation_limit = timedelta(seconds=0.2)
+        federation.pool.hang = lambda phase: phase == "add"
+        job = await federation.submit()
+        record = await federation.until(job)
+        assert (record.state, record.reason.code) == ("paused", "AGGREGATION_ENDLESS")
+        assert "aggregation_limit" in record.reason.remedy
+        federation.settings.aggregation_limit = timedelta(minutes=1)
+        federation.pool.hang = lambda _phase: False
+        await federation.engine.command("test", JobEvent.RESUME, actor="op", why="")
+        assert (await federation.until(job, "succeeded", "failed")).state == "succeeded"
+        assert federation.model(job) == expected
+
+    run(tmp_path, scenario)
+
+
 def test_a_method_that_gives_up_fails_the_job_with_its_reason(tmp_path: Path) -> None:
     async def scenario(federation: Federation) -> None:
         count = 0
@@ -412,6 +433,34 @@ def test_contributions_to_a_phase_that_was_given_up_are_deleted_after_the_retent
             kept = [item for item in view.artifacts(job) if item.kind == "contribution"]
         assert kept
         assert all(item.retain_until is not None for item in kept)
+
+    run(tmp_path, scenario)
+
+
+def test_what_phases_were_made_of_is_deleted_and_a_job_that_has_not_ended_keeps_what_it_needs(tmp_path: Path) -> None:
+    """Two jobs with the same settings make the same bytes: what one is done with, the other still needs."""
+
+    async def scenario(federation: Federation) -> None:
+        federation.settings.retention = timedelta(0)
+        paused = await federation.submit(name="paused", rounds=5)
+        runner = federation.engine.runner(paused)
+        assert runner is not None
+        await federation.eventually(lambda: runner.job.round >= 2)
+        await federation.engine.command(paused, JobEvent.PAUSE, actor="op", why="")
+        done = await federation.submit(name="done", rounds=5)
+        assert (await federation.until(done)).state == "succeeded"
+        deleted = 0
+        while found := await delete_expired(federation.thread, federation.store):
+            deleted += found
+        with federation.ledger.read() as view:
+            left = {item.kind for item in view.artifacts(done) if item.deleted_at is None}
+            needed = view.still_needed([item.digest for item in view.artifacts(paused)])
+        assert deleted
+        assert left == {"model"}
+        assert needed
+        await federation.engine.command(paused, JobEvent.RESUME, actor="op", why="")
+        assert (await federation.until(paused, "succeeded", "failed")).state == "succeeded"
+        assert federation.model(paused) == federation.model(done)
 
     run(tmp_path, scenario)
 

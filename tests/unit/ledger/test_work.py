@@ -256,6 +256,20 @@ def test_artifacts_of_contributions_go_when_their_retention_has_passed(world) ->
         assert {a.digest for a in tx.artifacts(world.job)} == {DIGEST, OTHER}
 
 
+def test_artifacts_that_served_one_phase_go_and_a_living_job_holds_what_it_needs(world) -> None:
+    with world.ledger.write(world.epoch) as tx:
+        for digest, kind in ((DIGEST, "state"), (OTHER, "model")):
+            tx.add_artifact(digest=digest, size=1, kind=kind, job=world.job)
+        tx.retain([DIGEST, OTHER, None], 7.0, kinds=["state", "instruction"])
+        tx.retain([DIGEST], 5.0, kinds=["state"])
+        assert [(item.digest, item.retain_until) for item in tx.expired_artifacts(7.0)] == [(DIGEST, 7.0)]
+        assert tx.still_needed([DIGEST, OTHER]) == set()
+        tx.update_job(world.job, state_digest=DIGEST, model_digest=OTHER)
+        assert tx.still_needed([DIGEST, OTHER]) == {DIGEST, OTHER}
+        tx.update_job(world.job, state=JobState.SUCCEEDED)
+        assert tx.still_needed([DIGEST, OTHER]) == {OTHER}
+
+
 @pytest.mark.parametrize(
     ("first", "again", "kept"), [(5.0, 9.0, 9.0), (9.0, 5.0, 9.0), (5.0, None, None), (None, 5.0, None)]
 )
@@ -342,6 +356,7 @@ def test_no_list_or_lookup_reads_a_whole_table_that_grows_with_the_work(world) -
         tx.set_participation(job=world.job, node="node-1", decision=Decision.OFFERED)
         tx.end_live_assignments(world.phase, state=AssignmentState.EXPIRED)
         tx.retain_contributions(world.phase, 1.0)
+        tx.retain([DIGEST], 1.0, kinds=["state"]), tx.still_needed([DIGEST])
         tx.mark_deleted([DIGEST])
         tx.revoke_certificates("node-1")
         tx.use_invitation(tx.add_invitation(node="node-1", created_by="a", expires_at=1.0), key_sha256="a")

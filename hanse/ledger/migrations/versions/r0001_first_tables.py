@@ -103,6 +103,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["continue_from"], ["job.id"], name=op.f("fk_job_continue_from")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_job")),
     )
+    op.create_index(op.f("ix_job_model_digest"), "job", ["model_digest"])
     op.create_index(op.f("ix_job_name_submitted_at"), "job", ["name", "submitted_at"])
     op.create_index(op.f("ix_job_state_submitted_at"), "job", ["state", "submitted_at"])
     op.create_index(op.f("ix_job_submitted_at_id"), "job", ["submitted_at", "id"])
