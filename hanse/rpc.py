@@ -6,6 +6,7 @@ anything else becomes a sentence without a traceback, and the traceback goes to 
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
@@ -35,6 +36,9 @@ from hanse.logs import logger
 from hanse.v1 import node_pb2, payload_pb2
 
 REASON_KEY = "hanse-reason-bin"
+TIME_KEY = "hanse-time"
+"""Trailing metadata of a health check: the server's clock, seconds since 1970."""
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 PROTOCOL = 1
 OLDEST_PROTOCOL = 1
 INLINE_LIMIT = 256 * 1024
@@ -163,7 +167,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             )
         else:
             inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-            wrapped = _guard_unary(inner, method)
+            wrapped = _guard_unary(_with_time(inner) if method == HEALTH_CHECK else inner, method)
             make = (
                 grpc.stream_unary_rpc_method_handler
                 if handler.request_streaming
@@ -182,6 +186,14 @@ def _guard_unary(inner: Any, method: str) -> Any:
             raise
         except Exception as error:  # noqa: BLE001 - the last line of defence: log it, tell the caller plainly
             await _unexpected(context, method, error)
+
+    return call
+
+
+def _with_time(inner: Any) -> Any:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        context.set_trailing_metadata(((TIME_KEY, f"{time.time():.3f}"),))
+        return await inner(request, context)
 
     return call
 

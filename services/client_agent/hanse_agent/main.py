@@ -351,6 +351,9 @@ def _clock(skew: float | None) -> str:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code and shows no traceback."""
+    from hanse_agent.proxies import honour_capitals
+
+    honour_capitals()
     return run_program(app, arguments, program="hanse-agent")
 
 

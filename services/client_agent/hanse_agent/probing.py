@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from hanse.errors import HanseError
 from hanse.security import Address, check_server
-
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "GRPC_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
+from hanse_agent.proxies import connect
 
 
 async def explained(error: HanseError, address: Address, *, authority_pem: bytes, server_name: str) -> HanseError:
-    """The fault behind a connection that did not come about: DNS, port, clock, a foreign certificate.
+    """The fault behind a connection that did not come about: DNS, port, proxy, clock, a foreign certificate.
 
-    Behind an HTTP proxy the direct way is closed anyway, and `error` is all there is to say.
+    The way is gRPC's own: through the site's proxy where there is one.
     """
-    if any(os.environ.get(name) for name in _PROXIES):
-        return error
     try:
-        await asyncio.to_thread(check_server, address, authority_pem=authority_pem, server_name=server_name)
+        await asyncio.to_thread(
+            check_server, address, authority_pem=authority_pem, server_name=server_name, connect=connect
+        )
     except HanseError as found:
         return found
     return error
