@@ -130,15 +130,20 @@ class CoordinatorMetrics:
         jobs: Callable[[], Iterable[records.Job]],
         trust: Callable[[], Mapping[str, Trust]],
         sessions: Sessions,
-    ) -> None:
-        """Ask these at each scrape."""
-        self.registry.register(_Present(jobs, trust, sessions, self._code))
+    ) -> Callable[[], None]:
+        """Ask these at each scrape; returns what ends it."""
+        present = _Present(jobs, trust, sessions, self._code)
+        self.registry.register(present)
+        return lambda: self.registry.unregister(present)
 
     def leads(self, epoch: int | None) -> None:
         """This coordinator leads under an epoch, or (None) no longer."""
         self._leader.set(0 if epoch is None else 1)
         if epoch is not None:
             self._epoch.set(epoch)
+        # What was open under another leader is not known to have gone on.
+        self._open.clear()
+        self._rounds_of.clear()
 
     def certificate(self, which: str, not_after: float) -> None:
         """A certificate in use (`server`, `client`, `authority`) and when it runs out."""

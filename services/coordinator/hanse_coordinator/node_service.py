@@ -57,12 +57,17 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._serving = True
 
     def drain(self) -> None:
-        """No new sessions; those that are open are told to come back."""
+        """No new sessions, and no more work over those that are open; what is on its way in is still taken."""
         self._serving = False
-        reason = Conflict("the coordinator is restarting.", remedy="The agent comes back by itself.", code="DRAINING")
         for session in self._sessions:
-            session.send(drain=node_pb2.Drain(reason=to_proto(reason.reason)))
-            session.close()
+            session.held = True
+            session.send(drain=node_pb2.Drain(reason=to_proto(_draining().reason)))
+
+    def dismiss(self, error: HanseError | None) -> None:
+        """End every session; the nodes count as present for the next coordinator, and come back to it."""
+        self._serving = False
+        for session in self._sessions:
+            session.close(error)
 
     # ---- Membership
     async def Enroll(  # noqa: N802 - the contract's name
@@ -108,9 +113,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         """A node's stream of events, and ours of directives."""
         peer = self._peer(context)
         node = self._membership.require_node(peer)
-        if not self._serving:
-            raise Conflict("the coordinator is restarting.", code="DRAINING")
         session = NodeSession(node, await self._hello(request_iterator))
+        if not self._serving:
+            raise _draining()
         fresh = self._sessions.open(session)
         end = asyncio.get_running_loop().call_later(max(0.0, seconds_left(peer)), self._expire, session, peer)
         reader = asyncio.create_task(self._read(session, peer, request_iterator), name=f"session {node}")
@@ -263,6 +268,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         session.labels = await self._ledger.write(work)
 
     async def _note_gone(self, session: NodeSession) -> None:
+        if not self._serving:
+            return  # it is we who leave, not the node
         asyncio.get_running_loop().call_later(self._sessions.lease + 0.01, self._engine.node_changed)
         self._engine.node_changed()
 
@@ -327,6 +334,10 @@ async def _chain(
     yield first
     async for request in rest:
         yield request
+
+
+def _draining() -> Conflict:
+    return Conflict("the coordinator is restarting.", remedy="The agent comes back by itself.", code="DRAINING")
 
 
 def _late(assignment: str) -> Conflict:

@@ -12,6 +12,8 @@ from hanse.v1 import node_pb2
 
 __all__ = ["NodeSession", "Sessions"]
 
+_WORK = {"offer", "assign"}
+
 
 @dataclass(eq=False)
 class NodeSession:
@@ -24,6 +26,9 @@ class NodeSession:
     labels: dict[str, str] = field(init=False)
     """What the site says of itself; once the ledger was asked, what the invitation said where the site says nothing."""
 
+    held: bool = field(default=False, init=False)
+    """Set when no more work goes out over this session: the next coordinator gives it out."""
+
     def __post_init__(self) -> None:
         self.labels = dict(self.hello.labels)
 
@@ -32,7 +37,9 @@ class NodeSession:
         return next((offer for offer in self.hello.datasets if offer.name == name), None)
 
     def send(self, **directive: object) -> None:
-        """Queue a directive: `send(assign=…)`."""
+        """Queue a directive: `send(assign=…)`. Offers and assignments of a session that is held stay here."""
+        if self.held and not directive.keys().isdisjoint(_WORK):
+            return
         self.outgoing.put_nowait(node_pb2.Directive(**directive))  # type: ignore[arg-type]
 
     def close(self, error: HanseError | None = None) -> None:
