@@ -246,6 +246,7 @@ def world(
     coordinator: Mapping[str, object] = {},
     ledger_url: str = "",
     artifacts: str = "",
+    node_port: int | None = None,
 ) -> Iterator[World]:
     """A federation without sites; `through` puts a cutting proxy (draw, least, most bytes) before the nodes' port.
     The ledger is a file unless `ledger_url` names a database, and the artifacts lie in the state folder unless
@@ -254,7 +255,7 @@ def world(
         settings: dict[str, object] = {"heartbeat": "2s", **coordinator}
         if ledger_url:
             settings["ledger"] = ledger_url
-        port, proxy = free_port("127.0.0.1"), None
+        port, proxy = node_port or free_port("127.0.0.1"), None
         if through:
             proxy = CuttingProxy(port, through[0], least=through[1], most=through[2])
             stack.callback(proxy.close)
