@@ -13,6 +13,8 @@ from hanse.cli import command as commands
 from hanse.cli.command import Run, command
 from hanse.cli.output import Answer, UsageError, WaitTimeout, fields, printable, table
 from hanse.cli.program import run_program
+from hanse_agent.care import add_commands
+from hanse_agent.environment import honour_capitals
 
 if TYPE_CHECKING:
     from hanse.security import Invitation
@@ -257,6 +259,9 @@ def _configurations(paths: list[Path]) -> Answer:
     )
 
 
+add_commands(app)
+
+
 def _load(path: Path) -> AgentConfig:
     from hanse_agent.settings import AgentConfig
 
@@ -351,8 +356,6 @@ def _clock(skew: float | None) -> str:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code and shows no traceback."""
-    from hanse_agent.proxies import honour_capitals
-
     honour_capitals()
     return run_program(app, arguments, program="hanse-agent")
 

@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
@@ -17,15 +17,7 @@ from hanse.security.probe import connect_directly
 # In the order in which gRPC looks at them. It knows the lower-case names alone.
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 EXEMPTION_VARIABLES = ("no_grpc_proxy", "no_proxy")
-_BOTH_CASES = ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy")
 _LONGEST_ANSWER = 16 * 1024
-
-
-def honour_capitals(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Give gRPC the proxy that only `HTTPS_PROXY` names, as most programs read it. Before the first channel."""
-    for name in _BOTH_CASES:
-        if not environment.get(name) and (given := environment.get(name.upper())):
-            environment[name] = given
 
 
 @dataclass(frozen=True, kw_only=True)

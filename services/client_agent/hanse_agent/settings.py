@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model_validator
 
 from hanse.configuration import Loaded, load_configuration
-from hanse.configuration import Loaded, load_configuration
 from hanse.errors import OperatorError
 from hanse.security.addresses import Address
 from hanse.settings import Duration, Settings, Size
