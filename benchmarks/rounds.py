@@ -83,11 +83,11 @@ def run(name: str, case: Case, folder: Path) -> Result:
             Person(name=f"node-{number:02d}", folder=folder / f"node-{number:02d}") for number in range(case.nodes)
         ]
         for person in people:
-            _configure(person, federation.nodes_address)
+            configure(person, federation.nodes_address)
         onboard(control, people, lambda _: None)
         agents = run_agents(people, folder / "logs", print)
         stack.callback(stop_agents, agents)
-        waited(lambda: _online(control) == case.nodes, timeout_s=120, what="all nodes to connect")
+        waited(lambda: online(control) == case.nodes, timeout_s=120, what="all nodes to connect")
         watch = Watch(
             lambda: {
                 **{service: [federation.children[service].pid or 0] for service in ("coordinator", "aggregator")},
@@ -126,20 +126,28 @@ def run(name: str, case: Case, folder: Path) -> Result:
     )
 
 
-def _configure(person: Person, coordinator: str) -> None:
-    person.folder.mkdir(parents=True)
+def write_rows(path: Path) -> Path:
+    """A table of ten rows, for a learner that looks at none."""
     table = pa.table({"x": np.arange(10, dtype=np.float32), "y": np.arange(10, dtype=np.float32)})
-    pq.write_table(table, person.folder / "rows.parquet")
+    pq.write_table(table, path)
+    return path
+
+
+def configure(person: Person, coordinator: str) -> None:
+    """Write a node's table and `agent.yaml`."""
+    person.folder.mkdir(parents=True)
+    rows = write_rows(person.folder / "rows.parquet")
     document = {
         "coordinator": coordinator,
         "state": str(person.state),
-        "datasets": {DATASET: {"kind": "table", "path": str(person.folder / "rows.parquet"), "target": "y"}},
+        "datasets": {DATASET: {"kind": "table", "path": str(rows), "target": "y"}},
         "policy": {"methods": [METHOD]},
     }
     person.config.write_text(yaml.safe_dump(document))
 
 
-def _online(control: Control) -> int:
+def online(control: Control) -> int:
+    """How many nodes have a session; of at most 500."""
     nodes = control.call("ListNodes", control_pb2.ListNodesRequest(limit=500)).nodes
     return sum(node.health == "online" for node in nodes)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from measuring import anonymous_bytes, family, waited
 from reference.install import install
-from rounds import DATASET, METHOD, MODEL, _configure, _online
+from rounds import DATASET, METHOD, MODEL, configure, online
 
 from hanse.cli.connection import Control, find_connection
 from hanse.cli.watch import follow
@@ -92,11 +92,11 @@ def soak(rounds: int, nodes: int, flaky: int, folder: Path, *, every_s: float = 
         control = stack.enter_context(Control(find_connection(federation.state)))
         people = [Person(name=f"node-{number:02d}", folder=folder / f"node-{number:02d}") for number in range(nodes)]
         for person in people:
-            _configure(person, federation.nodes_address)
+            configure(person, federation.nodes_address)
         onboard(control, people, lambda _: None)
         agents = run_agents(people, folder / "logs", lambda _: None)
         stack.callback(stop_agents, agents)
-        waited(lambda: _online(control) == nodes, timeout_s=120, what="all nodes to connect")
+        waited(lambda: online(control) == nodes, timeout_s=120, what="all nodes to connect")
         specification = JobSpecification(
             name="soak",
             method=METHOD,
