@@ -6,16 +6,51 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hanse.artifacts import ArtifactSettings
 from hanse.configuration import Loaded, load_configuration
-from hanse.settings import Duration
+from hanse.security import Role
+from hanse.settings import Duration, Settings
 
-__all__ = ["DashboardSettings", "configuration", "load"]
+__all__ = ["DashboardSettings", "OidcSettings", "configuration", "load"]
 
 PREFIX = "HANSE_DASHBOARD_"
+
+
+class OidcSettings(Settings):
+    """Logging in through an organisation's own provider (OpenID Connect), beside operator tokens."""
+
+    issuer: str
+    """The provider's address, as it writes it itself: `https://login.example.org/realms/hospital`."""
+    client_id: str = Field(min_length=1)
+    """What the provider calls this dashboard. Its redirect address there: `PUBLIC_URL/login/oidc/back`."""
+    client_secret_file: Path | None = None
+    """File with the client's secret; absent: a public client, which PKCE protects."""
+    authority: Path | None = None
+    """Root certificates (PEM) to trust the provider by; absent: the system's."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    """What is asked for."""
+    name_claim: str = "email"
+    """What people are called here, and in the ledger."""
+    roles_claim: str = "groups"
+    """Where the groups stand: a claim, or a path of claims with dots between (`realm_access.roles`)."""
+    roles: dict[str, Role] = Field(min_length=1)
+    """Which group has which role here; of several, the one that may most. Whoever is in none does not get in."""
+    token_file: Path
+    """File with an administrator's token of the dashboard's own, by which the coordinator makes one for each log-in."""
+    label: str = Field("Log in with your organisation", max_length=60)
+    """What stands on the button."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _safe(cls, issuer: str) -> str:
+        parts = urlsplit(issuer)
+        if not parts.netloc or (parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1")):
+            raise ValueError("must be an https:// address")
+        return issuer
 
 
 class DashboardSettings(ArtifactSettings):
@@ -56,6 +91,8 @@ class DashboardSettings(ArtifactSettings):
     login_link_sha256: str = Field("", pattern="^([0-9a-f]{64})?$")
     """SHA-256 of a code that logs somebody in once with the token in `login_link_token` (`hanse up` makes one)."""
     login_link_token: Path | None = None
+    oidc: OidcSettings | None = None
+    """Log in through a provider as well; absent: with operator tokens alone."""
     heartbeat: Duration = timedelta(seconds=10)
     """How often a live page hears that it is still connected."""
     largest_export: int = Field(100_000, ge=1)

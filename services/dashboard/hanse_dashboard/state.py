@@ -18,6 +18,7 @@ from hanse.security import Role
 from hanse_dashboard.access import Caller, Gate
 from hanse_dashboard.coordinator import Coordinator
 from hanse_dashboard.feed import Feed
+from hanse_dashboard.issuing import SingleSignOn
 from hanse_dashboard.sessions import LoginDesk
 from hanse_dashboard.settings import DashboardSettings
 
@@ -44,6 +45,9 @@ class Dashboard:
         )
         self.gate = Gate(self.ledger, self.desk, public_url=settings.public_url)
         self.coordinator = Coordinator(settings.coordinator, settings.authority)
+        self.sign_on = (
+            SingleSignOn(settings, settings.oidc, self.coordinator, self.ledger) if settings.oidc is not None else None
+        )
         self.feed = Feed(self.ledger, heartbeat_s=settings.heartbeat.total_seconds())
         self._copies = tempfile.TemporaryDirectory(prefix="hanse-dashboard-", ignore_cleanup_errors=True)
         self.store = open_store(settings, cache=Path(self._copies.name), read_only=True)

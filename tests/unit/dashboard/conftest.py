@@ -300,7 +300,7 @@ def settings_for(world: World, **changes: Any) -> DashboardSettings:
     values: dict[str, Any] = {
         "name": f"federation {HOSTILE}",
         "ledger": world.url,
-        "artifacts": world.folder / "artifacts",
+        "artifacts": str(world.folder / "artifacts"),
         "coordinator": "127.0.0.1:9",
         "authority": world.folder / "authority" / "authority.crt",
         "login_attempts": 1000,

@@ -15,22 +15,23 @@ from hanse.security import OperatorToken
 from hanse_dashboard.access import COOKIE
 from hanse_dashboard.acting import ActingViewer
 from hanse_dashboard.render import page, url
-from hanse_dashboard.state import Dashboard, Desk
+from hanse_dashboard.state import Dashboard, Desk, dashboard_of
 
 router = APIRouter()
 
 _THEME_S = 365 * 86_400
+LOGGED_OUT = "LOGGED_OUT"
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """A path on this dashboard; the first page for anything else."""
     bad = not path.startswith("/") or path.startswith(("//", "/\\")) or any(ord(c) < 33 for c in path)
     return "/" if bad else path
 
 
-def _back(request: Request, path: str) -> Response:
+def back_inside(request: Request, path: str) -> Response:
     """Go on with a page of ours; the path is already quoted."""
-    return RedirectResponse(request.scope.get("root_path", "") + _inside(path), status_code=303)
+    return RedirectResponse(request.scope.get("root_path", "") + inside(path), status_code=303)
 
 
 @router.get("/login")
@@ -42,10 +43,10 @@ def login_form(
     code: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Ask for a token, or offer to use a one-time link."""
-    return _form(request, next=next, why=why, code=code)
+    return login_page(request, next=next, why=why, code=code)
 
 
-def _form(
+def login_page(
     request: Request,
     *,
     next: str = "",  # noqa: A002
@@ -54,15 +55,22 @@ def _form(
     problem: Reason | None = None,
     status: int = 200,
 ) -> Response:
+    """The page that lets people in, perhaps with what went wrong."""
+    sign_on = dashboard_of(request).sign_on
+    elsewhere = ""
+    if why == LOGGED_OUT and sign_on is not None:
+        elsewhere = sign_on.provider.logout_address(public_address(request, "/login"))
     return page(
         request,
         "login.html",
         title="Log in",
         status=status,
-        next=_inside(next) if next else "",
+        next=inside(next) if next else "",
         why=why,
         code=code,
         problem=problem,
+        sign_on=sign_on.label if sign_on else "",
+        elsewhere=elsewhere,
     )
 
 
@@ -86,11 +94,17 @@ def login(
             desk.desk.note(source, good=False)
         logger().info("login refused", source=source, code=error.code)
         status = {"TOO_MANY_ATTEMPTS": 429, "CROSS_ORIGIN": 403}.get(error.code, 401 if not error.retryable else 503)
-        return _form(request, next=next, problem=error.reason, status=status)
+        return login_page(request, next=next, problem=error.reason, status=status)
     desk.desk.note(source, good=True)
-    secret, _ = desk.desk.open(shown)
     logger().info("login", source=source, token=known.id, name=known.name)
-    response = _back(request, next or "/")
+    response = back_inside(request, next or "/")
+    set_session(request, desk, response, shown)
+    return response
+
+
+def set_session(request: Request, desk: Dashboard, response: Response, token: OperatorToken) -> None:
+    """Open a session for the token's owner, and hand its secret to the browser."""
+    secret, _ = desk.desk.open(token)
     response.set_cookie(
         COOKIE,
         secret,
@@ -98,12 +112,18 @@ def login(
         path=request.scope.get("root_path", "") or "/",
         httponly=True,
         samesite="lax",
-        secure=_is_secure(request, desk),
+        secure=is_secure(request, desk),
     )
-    return response
 
 
-def _is_secure(request: Request, desk: Dashboard) -> bool:
+def public_address(request: Request, path: str) -> str:
+    """An address of ours as browsers see it."""
+    base = dashboard_of(request).settings.public_url.rstrip("/") or f"{request.url.scheme}://{request.url.netloc}"
+    return f"{base}{request.scope.get('root_path', '')}{path}"
+
+
+def is_secure(request: Request, desk: Dashboard) -> bool:
+    """Whether browsers reach us by TLS."""
     return request.url.scheme == "https" or desk.settings.public_url.startswith("https:")
 
 
@@ -130,8 +150,11 @@ def _token_of_link(desk: Dashboard, code: str) -> OperatorToken:
 @router.post("/logout")
 def logout(request: Request, desk: Desk, caller: ActingViewer) -> Response:
     """End the session."""
+    signed_on = desk.sign_on is not None and desk.sign_on.made(caller.token.token_id)
     desk.desk.end(caller.session)
-    response = _back(request, "/login")
+    if signed_on and desk.sign_on is not None:
+        desk.sign_on.forget(caller.token.token_id)
+    response = back_inside(request, f"/login?why={LOGGED_OUT}" if signed_on else "/login")
     response.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
     return response
 
@@ -146,7 +169,7 @@ def theme(
 ) -> Response:
     """Light or dark, kept in a cookie."""
     root = request.scope.get("root_path", "")
-    response = RedirectResponse(url(request, _inside(back)), status_code=303)
+    response = RedirectResponse(url(request, inside(back)), status_code=303)
     if theme in ("light", "dark"):
         response.set_cookie(
             "hanse_theme",
@@ -155,6 +178,6 @@ def theme(
             path=root or "/",
             samesite="lax",
             httponly=True,
-            secure=_is_secure(request, desk),
+            secure=is_secure(request, desk),
         )
     return response
