@@ -131,7 +131,7 @@ def test_prometheus_reaches_the_ports_of_metrics_and_no_other() -> None:
     assert {program for program, _ in scraped} == {"coordinator", "aggregator", "dashboard"}
     assert {port for _, port in scraped} == {port["port"] for port in rule["ports"]}
     open_ports = {
-        w.program: {p["name"] for c in w.containers for p in c.get("ports", ())}
-        for w in workloads(rendered("production"))
+        workload.program: {port["name"] for container in workload.containers for port in container.get("ports", ())}
+        for workload in workloads(rendered("production"))
     }
     assert all(port in open_ports[program] for program, port in scraped)

@@ -102,26 +102,23 @@ def test_whatever_goes_on_is_probed_and_alive_does_not_mean_ready(overlay: str, 
 @pytest.mark.parametrize(("overlay", "workload"), ALL)
 def test_a_pod_has_the_time_to_drain(overlay: str, workload: Workload) -> None:
     if workload.program in PROGRAMS:
-        pause = [
-            c["lifecycle"]["preStop"]["exec"]["command"][1] for c in workload.pod["containers"] if "lifecycle" in c
-        ]
+        hooks = [container["lifecycle"] for container in workload.pod["containers"] if "lifecycle" in container]
+        pause = [hook["preStop"]["exec"]["command"][1] for hook in hooks]
         drain = {"coordinator": 60, "aggregator": 60, "dashboard": 15, "agent": 40}[workload.program]
         assert workload.pod["terminationGracePeriodSeconds"] >= drain + sum(map(int, pause))
 
 
 def test_the_coordinator_is_replaced_although_the_new_one_is_not_ready_beside_the_old_one() -> None:
-    deployment = next(
-        d for d in of_kind(rendered("production"), "Deployment") if d["metadata"]["name"] == "coordinator"
-    )
+    deployments = {item["metadata"]["name"]: item for item in of_kind(rendered("production"), "Deployment")}
+    deployment = deployments["coordinator"]
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "100%", "maxUnavailable": "100%"}
     assert deployment["spec"]["replicas"] == 2
 
 
 def test_budgets_never_forbid_to_drain_a_machine() -> None:
     documents = rendered("production")
-    scaled = {
-        item["spec"]["scaleTargetRef"]["name"]: item["spec"] for item in of_kind(documents, "HorizontalPodAutoscaler")
-    }
+    scalers = [item["spec"] for item in of_kind(documents, "HorizontalPodAutoscaler")]
+    scaled = {spec["scaleTargetRef"]["name"]: spec for spec in scalers}
     budgets = of_kind(documents, "PodDisruptionBudget")
     assert budgets
     for budget in budgets:

@@ -69,9 +69,8 @@ def test_every_port_of_a_service_is_open_in_the_pods_behind_it(overlay: str) -> 
         behind = [w for w in workloads(documents) if selects({"matchLabels": service["spec"]["selector"]}, w.labels)]
         assert behind, service["metadata"]["name"]
         for workload in behind:
-            open_ports = {
-                port["name"]: port["containerPort"] for c in workload.containers for port in c.get("ports", ())
-            }
+            ports = [port for container in workload.containers for port in container.get("ports", ())]
+            open_ports = {port["name"]: port["containerPort"] for port in ports}
             for port in service["spec"]["ports"]:
                 assert open_ports[port["targetPort"]] == port["port"]
 
@@ -182,6 +181,8 @@ def test_listening_addresses_are_those_of_the_ports(overlay: str, workload: Work
 @pytest.mark.parametrize(("overlay", "workload", "container"), CONTAINERS)
 def test_every_variable_is_one_that_a_program_reads(overlay: str, workload: Workload, container: Document) -> None:
     known = OTHERS | {"HANSE_COORDINATOR", "HANSE_AUTHORITY", "HANSE_TOKEN_FILE", *coordinator_settings.ENVIRONMENT}
+    keys = coordinator_settings.CoordinatorSettings.model_fields
+    known |= {coordinator_settings.PREFIX + key.upper() for key in keys}
     assert {variable["name"] for variable in container.get("env", ())} <= known
 
 
