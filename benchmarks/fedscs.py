@@ -18,7 +18,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -142,19 +145,30 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     wanted = list(cells(options.dataset or DATASETS, options.bins or BINS))
     if options.quick:
         wanted = [cell for cell in wanted if cell.columns == "all"][:2]
-    sources, rows = {}, []
+    found = known(options.out)
+    missing = [cell for cell in wanted if cell not in found]
     for cell in wanted:
-        row = known(options.out).get(cell)  # read again each time: another run may have added it
-        if row is None:
-            if cell.dataset not in sources:
-                sources[cell.dataset] = load(cell.dataset, options.data)
-            row, _ = measure(cell, sources[cell.dataset])
+        if cell in found:
+            print(_line(found[cell]), file=sys.stderr, flush=True)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_measured, cell, options.data): cell for cell in missing}
+        for done in as_completed(running):
+            row = found[running[done]] = done.result()
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
-        rows.append(row)
-        print(_line(row), file=sys.stderr, flush=True)
-    return rows
+            print(_line(row), file=sys.stderr, flush=True)
+    return [found[cell] for cell in wanted]
+
+
+def _measured(cell: Cell, data: Path) -> dict[str, Any]:
+    row, _ = measure(cell, _source(cell.dataset, data))
+    return row
+
+
+@cache
+def _source(name: str, data: Path) -> Source:
+    return load(name, data)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -173,6 +187,7 @@ def main() -> None:
     parser.add_argument("--bins", action="append", type=int, metavar="N", help="only so many bins; may be repeated")
     parser.add_argument("--json", action="store_true", help="one JSON array of rows on standard output")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append each row to this file; skip what is there")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="cells that run at once (cores)")
     parser.add_argument("--quick", action="store_true", help="one cell: FedSCS-XGB and central training")
     parser.add_argument("--data", type=Path, default=DATA, metavar="PATH", help="the data: a file, or the folder of it")
     parser.add_argument("--real", action="store_true", help="a cell by histograms again, as a real federation")
