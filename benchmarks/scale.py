@@ -221,10 +221,11 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--rounds-at", type=int, nargs="*", default=list(ROUNDS_AT))
     parser.add_argument("--json", action="store_true", help="one JSON array on standard output")
+    parser.add_argument("--keep", type=Path, help="keep logs and state in this folder")
     options = parser.parse_args()
     rows = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hanse-scale-")))
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hanse-scale-")))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(install(folder / "site")), os.environ.get("PYTHONPATH", "")])
         embedded = EmbeddedOptions(node_port=0, control_port=0, coordinator={"heartbeat": f"{HEARTBEAT_S:g}s"})
         federation = EmbeddedFederation(folder / "state", embedded)
