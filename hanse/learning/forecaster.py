@@ -6,6 +6,7 @@ the station's mean difference over so many steps. The last linear layer, `head`,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -111,8 +112,7 @@ def _with_neighbours(x: Tensor) -> Tensor:
 class Forecaster(nn.Module):
     """Encoder, hidden layer, and `head`, the last linear layer.
 
-    Quantiles grow outwards from the middle one by softplus, so that they ascend whatever the weights; near zero weights
-    it says that the last value stays.
+    Quantiles grow outwards from the middle one by softplus, so that they ascend whatever the weights.
     """
 
     def __init__(self, encoder: nn.Module, *, layout: Layout, encoded: int, width: int, quantiles: int) -> None:
@@ -121,9 +121,13 @@ class Forecaster(nn.Module):
         self.encoder = encoder
         self.hidden = nn.Linear(encoded + layout.lags * layout.horizon, width)
         self.head = nn.Linear(width, layout.horizon * quantiles)
+        # At first: the last value stays, and the outermost quantiles are two mean differences away.
+        apart = 2.0 / max(1, self._middle)
         with torch.no_grad():
             self.head.weight.mul_(0.1)
-            self.head.bias.zero_()
+            bias = torch.full((quantiles,), math.log(math.expm1(apart)))
+            bias[self._middle] = 0.0
+            self.head.bias.copy_(bias.repeat(layout.horizon))
 
     def forward(self, x: Tensor) -> Tensor:
         """Offsets [B, horizon, quantiles], ascending in the last axis, of flat rows [B, layout.width]."""

@@ -22,6 +22,8 @@ from hanse.errors import SiteError
 NUMERIC = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 TEXT = "text"
 OTHER = "other"
+INSTANT = "instant"
+"""A point in time whose offset from UTC is known."""
 
 
 class Source(Protocol):
@@ -33,7 +35,7 @@ class Source(Protocol):
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """Name and type of each column: a NumPy number type, `text`, or `other`."""
+        """Name and type of each column: a NumPy number type, `text`, `instant`, or `other`."""
 
     def read(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         """The asked columns, each of shape [rows]: numbers, or objects for text (None where missing)."""
@@ -193,6 +195,8 @@ def _type_name(arrow: Any) -> str:
         return TEXT
     if pyarrow.types.is_decimal(arrow):
         return "float64"
+    if pyarrow.types.is_timestamp(arrow) and arrow.tz is not None:
+        return INSTANT
     name = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(arrow), str(arrow))
     return name if name in NUMERIC else OTHER
 
@@ -202,7 +206,7 @@ def _to_numpy(column: Any, kind: str) -> NDArray[Any]:
 
     if kind == TEXT:
         return np.array(column.cast(pyarrow.string()).to_pylist(), dtype=object)
-    if column.null_count or kind == "bool":
+    if kind == "bool" or (column.null_count and kind in NUMERIC):
         column = column.cast(pyarrow.float64(), safe=False) if kind != "bool" else _bool_as_number(column)
     elif pyarrow.types.is_decimal(column.type) or pyarrow.types.is_null(column.type):
         column = column.cast(pyarrow.float64())

@@ -21,6 +21,8 @@ from hanse.payload.kinds import MetricSum, RatioSum
 
 ORIGINAL_FRACTION_BITS = 12
 """Figures in the series' own unit may be large (Wh, of a whole city): coarser steps, more room."""
+MOST_IN_MEMORY = 16_000_000
+"""Windows of a node stay in memory up to so many bytes; beyond it they are made anew for each batch."""
 
 
 class ForecastTask:
@@ -57,12 +59,29 @@ class ForecastTask:
                 code="SERIES_TOO_SHORT",
                 remedy="Wait for a longer history, or fill the gaps of the series.",
             )
+        rows = len(self.training) + len(self.validation) + len(self.held_out)
+        self._fits_in_memory = 4 * rows * (model.layout.width + config.horizon) <= MOST_IN_MEMORY
+        self._kept: tuple[Int64, Tensor, Tensor] | None = None
         self._quantiles = torch.tensor(config.quantiles, dtype=torch.float32, device=device)
 
     def batch(self, rows: Int64, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Flat inputs float32 [B, width] and target offsets float32 [B, horizon]; nothing is changed at random."""
+        if self._kept is None and self._fits_in_memory:
+            self._kept = self._all_windows()
+        if self._kept is None:
+            inputs, targets = self.windows.inputs(rows), self.windows.targets(rows)
+            return torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)
+        place, inputs_kept, targets_kept = self._kept
+        chosen = torch.from_numpy(place[rows]).to(self._device)
+        return inputs_kept[chosen], targets_kept[chosen]
+
+    def _all_windows(self) -> tuple[Int64, Tensor, Tensor]:
+        """Where each row is, and all inputs and targets."""
+        rows = np.concatenate([self.training, self.validation, self.held_out])
+        place = np.full(int(rows.max()) + 1, -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
         inputs = torch.from_numpy(self.windows.inputs(rows)).to(self._device)
-        return inputs, torch.from_numpy(self.windows.targets(rows)).to(self._device)
+        return place, inputs, torch.from_numpy(self.windows.targets(rows)).to(self._device)
 
     def objective(self, network: nn.Module) -> Loss:
         """The pinball loss of the offsets, which are in units of the station's scale already."""
