@@ -213,7 +213,7 @@ class _Run:
     def _judge(
         self, phase: Phase, assigned: tuple[str, ...], contributed: Mapping[str, bytes], refusals: Mapping[str, Reason]
     ) -> None:
-        needed = quorum(self._harness.specification.selection, assigned)
+        needed = quorum(self._harness.specification.selection, assigned, phase.purpose)
         if len(contributed) < needed:
             raise QuorumNotMet(
                 f"{len(contributed)} of {len(assigned)} nodes contributed to the phase '{phase.name}' of round "

@@ -233,7 +233,7 @@ class Aggregation(Protocol):
         """
 
     def finish(self) -> Outcome:
-        """Close the phase over what was added (at least one contribution)."""
+        """Close the phase over what was added: at least one contribution, but for a phase of purpose `adapt`."""
 
 
 class AggregatorPlugin(Protocol):

@@ -35,14 +35,19 @@ def draw_cohort(candidates: Iterable[str], selection: Selection, *, seed: int, r
 
 
 def needed_to_open(selection: Selection, purpose: Purpose) -> int:
-    """With how many nodes a phase may begin: the quorum of the job's minimum for training, else one."""
+    """With how many nodes a phase may begin: the quorum of the job's minimum for training, none to adapt, else one."""
     if purpose is not Purpose.TRAIN:
-        return 1
+        return 0 if purpose is Purpose.ADAPT else 1
     return max(1, math.ceil(selection.quorum * selection.minimum_nodes))
 
 
-def quorum(selection: Selection, assigned: Collection[str]) -> int:
-    """How many contributions a phase with these assigned nodes needs."""
+def quorum(selection: Selection, assigned: Collection[str], purpose: Purpose = Purpose.TRAIN) -> int:
+    """How many contributions a phase with these assigned nodes needs.
+
+    Adapting needs none: it is for the unseen nodes' own sake, and no round waits because they are away.
+    """
+    if purpose is Purpose.ADAPT:
+        return 0
     share = selection.quorum / (1 + selection.over_selection)
     return max(1, math.ceil(share * len(assigned) - 1e-9))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hanse.jobs import Selection
-from hanse.selection import draw_cohort, quorum
+from hanse.method import Purpose
+from hanse.selection import draw_cohort, needed_to_open, quorum
 
 NAMES = [f"node-{i}" for i in range(10)]
 
@@ -33,3 +34,10 @@ def test_the_quorum_is_a_share_of_those_assigned_before_over_selection() -> None
     assert quorum(Selection(quorum=0.8), NAMES) == 8
     assert quorum(Selection(quorum=0.75, over_selection=0.5), NAMES) == 5
     assert quorum(Selection(quorum=0.8), []) == 1
+
+
+def test_adapting_waits_for_nobody() -> None:
+    assert quorum(Selection(quorum=0.8), NAMES, Purpose.ADAPT) == 0
+    assert quorum(Selection(quorum=0.8), NAMES, Purpose.EVALUATE) == 8
+    few = Selection(minimum_nodes=5)
+    assert [needed_to_open(few, purpose) for purpose in Purpose] == [4, 0, 1]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hanse.artifacts import ArtifactStore
 from hanse.errors import HanseError, InvalidPayload, MethodError, NotFound, OperatorError, RejectedContribution
 from hanse.logs import logger
-from hanse.method import Aggregation, Contribution, Outcome, Phase
+from hanse.method import Aggregation, Contribution, Outcome, Phase, Purpose
 from hanse.payload import Payload
 from hanse.rpc import to_proto
 from hanse.v1 import aggregator_pb2
@@ -216,7 +216,7 @@ class HostedAggregation:
         """
         if self._first_phase is not None:
             outcome = Outcome(next_phase=self._plugin(self._first_phase))
-        elif self._aggregation is None or not self._assignments:
+        elif self._aggregation is None or not (self._assignments or self._opened.phase.purpose == Purpose.ADAPT):
             raise MethodError("there is nothing to aggregate: no contribution was accepted.", code="NO_CONTRIBUTIONS")
         else:
             outcome = self._plugin(self._aggregation.finish)

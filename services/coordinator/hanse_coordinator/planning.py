@@ -87,7 +87,7 @@ def fill(opening: Opening, spec: JobSpecification, offers: Offers, sessions: Ses
         opening,
         assigned=assigned if enough else (),
         absent=tuple(sorted(absent)),
-        quorum=selection.quorum(spec.selection, nodes),
+        quorum=selection.quorum(spec.selection, nodes, opening.purpose),
         cohort=cohort if opening.purpose is Purpose.TRAIN else None,
     )
 

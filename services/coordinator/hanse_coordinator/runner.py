@@ -219,7 +219,7 @@ class JobRunner:
         if self.job.state is JobState.RUNNING and self.phase is not None:
             if self.phase.record.state is PhaseState.OPEN:
                 await self._try_to_assign(self.phase)
-            elif self.phase.record.state is PhaseState.COLLECTING:
+            if self.phase is not None and self.phase.record.state is PhaseState.COLLECTING:
                 await self._collector.lapse(self.phase)
                 await self._close_if_settled(self.phase)
 

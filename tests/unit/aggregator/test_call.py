@@ -162,6 +162,13 @@ def test_a_phase_without_a_single_good_contribution_has_no_outcome(call):
     assert error.value.code == "NO_CONTRIBUTIONS"
 
 
+def test_a_phase_of_adapting_may_close_over_nothing(call):
+    opening = open_()
+    opening.open.phase.purpose = "adapt"
+    *_, last = call([opening, CLOSE])
+    assert last.WhichOneof("response") == "outcome"
+
+
 FOREIGN = Request(artifact=aggregator_pb2.ArtifactPart(digest=bytes(32), chunk=next(chunks(payload(1)))))
 
 
