@@ -43,13 +43,24 @@ def invite(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write the secret here, mode 600."),
     ] = None,
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            envvar="HANSE_AGENT_IMAGE",
+            show_default=False,
+            help="The agent's image, for the container command that is shown. Else hanse-agent of this release.",
+        ),
+    ] = "",
 ) -> Answer:
-    """Invite a node: one secret string, good once, and the command to use it with.
+    """Invite a node: one secret string, good once, and the commands to use it with: pip, container, Kubernetes.
 
     The secret goes to standard output or to --output FILE; hand it over as you would a password.
     """
     from hanse.cli.views import iso, moment
     from hanse.cli.words import duration, pairs
+    from hanse.onboarding import INVITATION, join_command, ways_to_join
     from hanse.security import write_atomically
     from hanse.v1 import control_pb2
 
@@ -67,24 +78,29 @@ def invite(
     )
     with run.connect() as control:
         invitation = control.call("InviteNode", request)
-    data = {"node": name, "id": invitation.id, "expires_at": iso(invitation.expires_at), "pre_approved": pre_approved}
+    data: dict[str, object] = {
+        "node": name,
+        "id": invitation.id,
+        "expires_at": iso(invitation.expires_at),
+        "pre_approved": pre_approved,
+    }
+    ways = ways_to_join(image)
+    data["commands"] = {way.key: way.text for way in ways}
+    shown = "\n\n".join(f"{way.title}: {way.hint}\n  " + way.text.replace("\n", "\n  ") for way in ways)
     until = f"Invitation {invitation.id} for {printable(name)}, good once and until {moment(invitation.expires_at)}."
     after = "" if pre_approved else f"\nThen compare fingerprints: hanse node approve {shlex.quote(name)}"
     if output is None:
         how = join_command("-")
-        run.note(f"{until}\nAt the site, with the line below on standard input: {how}{after}")
+        run.note(
+            f"{until}\nAt the site, beside agent.yaml, with the line below in a file `{INVITATION}`:\n\n{shown}\n{after}"
+        )
         return Answer(data=data | {"invitation": invitation.text, "join": how}, text=invitation.text)
     write_atomically(output, invitation.text.encode() + b"\n", overwrite=False)
     how = join_command(f"file:{output}")
     return Answer(
         data=data | {"file": str(output), "join": how},
-        text=f"{until}\nBring {output} to the site and run there:\n  {how}{after}",
+        text=f"{until}\nBring {output} to the site, as a file `{INVITATION}` beside agent.yaml:\n\n{shown}\n{after}",
     )
-
-
-def join_command(source: str) -> str:
-    """What the site runs; the secret is read from a file or standard input, never from the command line."""
-    return f"hanse-agent join agent.yaml --token {shlex.quote(source)}"
 
 
 @command(group, "approve")

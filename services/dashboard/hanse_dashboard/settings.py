@@ -69,6 +69,8 @@ class DashboardSettings(ArtifactSettings):
     """The federation's root certificate (PEM)."""
     nodes_address: str = ""
     """host:port at which agents reach the coordinator; shown in the onboarding commands."""
+    agent_image: str = ""
+    """The agent's image, shown there; default: `hanse-agent` of this release, as `deploy/images` names it."""
     listen: str = "127.0.0.1:7480"
     """Where browsers call; port 0: any free one."""
     certificate: Path | None = None

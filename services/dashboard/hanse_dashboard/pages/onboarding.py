@@ -77,7 +77,7 @@ def invite(
         live={"after": head, "node": node.name},
         node=node,
         invitation=made,
-        commands=commands(desk.settings, node.name),
+        commands=commands(desk.settings),
         steps=_steps(node, None),
     )
 
@@ -127,7 +127,7 @@ def progress(request: Request, desk: Desk, caller: Viewer, name: str) -> Respons
         live={"after": head, "node": name},
         node=node,
         invitation=invitation,
-        commands=commands(desk.settings, name),
+        commands=commands(desk.settings),
         steps=_steps(node, invitation),
         events=events,
     )
