@@ -79,7 +79,7 @@ class Failover:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Failover:
     """Run the job twice and disturb the second run."""
-    settings = {"leader_lease": arguments.lease, "heartbeat": arguments.heartbeat, "lease": "60s"}
+    settings = {"leader_lease": arguments.lease, "heartbeat": arguments.heartbeat, "lease": "3m"}
     draw = random.Random(arguments.seed)
     order = ["kill"] * arguments.kills + ["pause"] * arguments.pauses
     draw.shuffle(order)
