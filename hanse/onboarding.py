@@ -20,7 +20,7 @@ IMAGE = f"hanse-agent:{__version__}"
 WHEEL = f"hanse-{__version__}-py3-none-any.whl"
 CONFIG = "agent.yaml"
 INVITATION = "invitation"
-"""The file in which a site saves the invitation; also the key of the Kubernetes secret."""
+"""The file in which a site saves the invitation, where nobody says another; and the key of the Kubernetes secret."""
 SECRET = "agent-invitation"  # noqa: S105 - the name of a Kubernetes secret
 NAMESPACE = "hanse"
 OVERLAY = "deploy/k8s/overlays/edge"
@@ -54,8 +54,9 @@ def agent_file(coordinator: str, state: str = "/var/lib/hanse") -> str:
     return str(yaml.safe_dump(document, sort_keys=False)).strip()
 
 
-def ways_to_join(image: str = "") -> tuple[Way, ...]:
-    """Each way to join and run, from a folder that holds `agent.yaml` and the file `invitation`."""
+def ways_to_join(image: str = "", invitation: str = INVITATION) -> tuple[Way, ...]:
+    """Each way to join and run, from a folder that holds `agent.yaml`; `invitation` is the file of the secret."""
+    source, file = f"file:{invitation}", shlex.quote(invitation)
     mounts = f'-v hanse-state:/var/lib/hanse -v /data:/data:ro -v "$PWD/{CONFIG}:/etc/hanse/{CONFIG}:ro"'
     name = shlex.quote(image or IMAGE)
     return (
@@ -66,8 +67,8 @@ def ways_to_join(image: str = "") -> tuple[Way, ...]:
             text=(
                 "python3 -m venv hanse && . hanse/bin/activate\n"
                 f"pip install './{WHEEL}[agent]'\n"
-                f"hanse-agent doctor {CONFIG} --token file:{INVITATION}\n"
-                f"{join_command(f'file:{INVITATION}')}\n"
+                f"hanse-agent doctor {CONFIG} --token {shlex.quote(source)}\n"
+                f"{join_command(source)}\n"
                 f"hanse-agent run {CONFIG}"
             ),
         ),
@@ -77,7 +78,7 @@ def ways_to_join(image: str = "") -> tuple[Way, ...]:
             hint="Docker or Podman. State stays in the volume hanse-state; records in /data are only read.",
             text=(
                 f"docker run --rm -i {mounts} \\\n"
-                f"  {name} hanse-agent join /etc/hanse/{CONFIG} --token - < {INVITATION}\n"
+                f"  {name} hanse-agent join /etc/hanse/{CONFIG} --token - < {file}\n"
                 f"docker run -d --restart unless-stopped --name hanse-agent --read-only --tmpfs /tmp {mounts} \\\n"
                 f"  {name} hanse-agent run /etc/hanse/{CONFIG}"
             ),
@@ -89,7 +90,7 @@ def ways_to_join(image: str = "") -> tuple[Way, ...]:
             text=(
                 f"cp {CONFIG} {OVERLAY}/{CONFIG}\n"
                 f"kubectl apply -k {OVERLAY}\n"
-                f"kubectl -n {NAMESPACE} create secret generic {SECRET} --from-file={INVITATION}"
+                f"kubectl -n {NAMESPACE} create secret generic {SECRET} --from-file={INVITATION}={file}"
             ),
         ),
     )

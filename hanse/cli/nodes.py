@@ -78,28 +78,23 @@ def invite(
     )
     with run.connect() as control:
         invitation = control.call("InviteNode", request)
-    data: dict[str, object] = {
-        "node": name,
-        "id": invitation.id,
-        "expires_at": iso(invitation.expires_at),
-        "pre_approved": pre_approved,
-    }
-    ways = ways_to_join(image)
-    data["commands"] = {way.key: way.text for way in ways}
+    data = {"node": name, "id": invitation.id, "expires_at": iso(invitation.expires_at), "pre_approved": pre_approved}
+    ways = ways_to_join(image, str(output) if output else INVITATION)
+    texts = {way.key: way.text for way in ways}
     shown = "\n\n".join(f"{way.title}: {way.hint}\n  " + way.text.replace("\n", "\n  ") for way in ways)
     until = f"Invitation {invitation.id} for {printable(name)}, good once and until {moment(invitation.expires_at)}."
     after = "" if pre_approved else f"\nThen compare fingerprints: hanse node approve {shlex.quote(name)}"
     if output is None:
         how = join_command("-")
-        run.note(
-            f"{until}\nAt the site, beside agent.yaml, with the line below in a file `{INVITATION}`:\n\n{shown}\n{after}"
+        run.note(f"{until}\nAt the site, with the line below in the file {INVITATION}:\n\n{shown}\n{after}")
+        return Answer(
+            data=data | {"invitation": invitation.text, "join": how, "commands": texts}, text=invitation.text
         )
-        return Answer(data=data | {"invitation": invitation.text, "join": how}, text=invitation.text)
     write_atomically(output, invitation.text.encode() + b"\n", overwrite=False)
     how = join_command(f"file:{output}")
     return Answer(
-        data=data | {"file": str(output), "join": how},
-        text=f"{until}\nBring {output} to the site, as a file `{INVITATION}` beside agent.yaml:\n\n{shown}\n{after}",
+        data=data | {"file": str(output), "join": how, "commands": texts},
+        text=f"{until}\nBring {output} to the site, and run there, beside agent.yaml:\n\n{shown}\n{after}",
     )
 
 
