@@ -87,9 +87,7 @@ def invite(
     if output is None:
         how = join_command("-")
         run.note(f"{until}\nAt the site, with the line below in the file {INVITATION}:\n\n{shown}\n{after}")
-        return Answer(
-            data=data | {"invitation": invitation.text, "join": how, "commands": texts}, text=invitation.text
-        )
+        return Answer(data=data | {"invitation": invitation.text, "join": how, "commands": texts}, text=invitation.text)
     write_atomically(output, invitation.text.encode() + b"\n", overwrite=False)
     how = join_command(f"file:{output}")
     return Answer(

@@ -12,7 +12,7 @@ import typer
 from hanse.cli import command as commands
 from hanse.cli.command import Run, command
 from hanse.cli.output import Answer, Exit, UsageError
-from hanse.errors import Owner, Reason
+from hanse.errors import HanseError, Owner, Reason
 
 if TYPE_CHECKING:
     from hanse.configuration import Loaded
@@ -149,15 +149,27 @@ def _loaded(path: Path) -> Loaded[AgentConfig]:
 
 
 def _examined(run: Run, path: Path, *, pre: str, token: str, idle: str) -> list[Finding]:
-    from hanse.cli.words import duration
+    from hanse import logs
     from hanse.security import Address, read_invitation
+    from hanse.settings import parse_duration
     from hanse_agent.doctor import examine, subject
+    from hanse_agent.doctor.findings import failure, ok
 
     if pre and token:
         raise UsageError(
             "--pre is for the time before an invitation, and --token gives one.", remedy="Give one of them."
         )
-    seconds = duration(idle, "--idle")
-    config = None if pre and not path.exists() else _loaded(path).settings
+    try:
+        seconds = parse_duration(idle).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"--idle: {error}.") from None
+    logs.configure(level="error")  # findings say it all
+    config, read = None, []
+    if not pre or path.exists():
+        try:
+            config = _loaded(path).settings
+            read = [ok("configuration", f"{path} is read")]
+        except HanseError as error:
+            read = [failure("configuration", error, "The file is not what an agent can work with.")]
     who = subject(config, Address.parse(pre) if pre else None, read_invitation(token) if token else None)
-    return asyncio.run(examine(who, idle_s=seconds, tell=run.note))
+    return [*read, *asyncio.run(examine(who, idle_s=seconds, tell=run.note))]
