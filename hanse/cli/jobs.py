@@ -86,13 +86,24 @@ def show_all(
 
 
 @command(group, "show")
-def show(run: Run, job: JOB) -> Answer:
+def show(
+    run: Run,
+    job: JOB,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Show who learns from whom, as the job has learned it.")
+    ] = False,
+) -> Answer:
     """Show one job: state and reason, the open phase, who takes part, the newest metrics."""
     from hanse.cli.views import plain
     from hanse.v1 import control_pb2
 
     with run.connect() as control:
         detail = control.call("GetJob", control_pb2.GetJobRequest(job=job))
+        if graph:
+            from hanse.cli.graphs import describe_graph, fetch_graph
+
+            found = fetch_graph(control, detail)
+            return Answer(data=found.document(), text=describe_graph(found))
     return Answer(data=plain(detail), text=describe(detail))
 
 

@@ -383,6 +383,7 @@ class JobDetail(google.protobuf.message.Message):
     SECONDS_LEFT_FIELD_NUMBER: builtins.int
     MODEL_DIGEST_FIELD_NUMBER: builtins.int
     SEQUENCE_FIELD_NUMBER: builtins.int
+    PICTURES_FIELD_NUMBER: builtins.int
     specification: builtins.bytes
     seconds_left: builtins.float
     """an estimate; negative when unknown"""
@@ -405,6 +406,10 @@ class JobDetail(google.protobuf.message.Message):
     def phases(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PhaseRow]:
         """newest last, the last 50"""
 
+    @property
+    def pictures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PictureRow]:
+        """the newest of each name"""
+
     def __init__(
         self,
         *,
@@ -417,11 +422,40 @@ class JobDetail(google.protobuf.message.Message):
         seconds_left: builtins.float = ...,
         model_digest: builtins.str = ...,
         sequence: builtins.int = ...,
+        pictures: collections.abc.Iterable[Global___PictureRow] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job", b"job", "phase", b"phase"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "metrics", b"metrics", "model_digest", b"model_digest", "participation", b"participation", "phase", b"phase", "phases", b"phases", "seconds_left", b"seconds_left", "sequence", b"sequence", "specification", b"specification"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "metrics", b"metrics", "model_digest", b"model_digest", "participation", b"participation", "phase", b"phase", "phases", b"phases", "pictures", b"pictures", "seconds_left", b"seconds_left", "sequence", b"sequence", "specification", b"specification"]) -> None: ...
 
 Global___JobDetail: typing_extensions.TypeAlias = JobDetail
+
+@typing.final
+class PictureRow(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    TITLE_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    kind: builtins.str
+    title: builtins.str
+    round: builtins.int
+    digest: builtins.str
+    """for PullArtifact, hex"""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        kind: builtins.str = ...,
+        title: builtins.str = ...,
+        round: builtins.int = ...,
+        digest: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "kind", b"kind", "name", b"name", "round", b"round", "title", b"title"]) -> None: ...
+
+Global___PictureRow: typing_extensions.TypeAlias = PictureRow
 
 @typing.final
 class Phase(google.protobuf.message.Message):

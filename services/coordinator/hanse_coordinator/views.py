@@ -15,6 +15,8 @@ from hanse_coordinator.runner import JobRunner
 __all__ = ["event", "job", "job_detail", "node", "token"]
 
 SHOWN_PHASES = 50
+SEARCHED_PICTURES = 200
+"""Of so many pictures, the last ones of a job, the newest of each name is told."""
 
 
 def job(record: records.Job) -> control_pb2.Job:
@@ -60,6 +62,7 @@ def job_detail(view: View, job_id: str, live: JobRunner | None) -> control_pb2.J
             for item in view.latest_metrics(job_id)
         ],
         phases=[_phase_row(tally) for tally in tallies],
+        pictures=_pictures(view, job_id),
         seconds_left=_seconds_left(record, [tally.phase for tally in tallies]),
         model_digest=record.model_digest or "",
         sequence=view.head().sequence,
@@ -100,6 +103,19 @@ def _phase(view: View, phase: records.Phase, live: JobRunner | None) -> control_
             for item in assignments
         ],
     )
+
+
+def _pictures(view: View, job_id: str) -> list[control_pb2.PictureRow]:
+    """The newest picture of each name, in order of name."""
+    newest: dict[str, records.Picture] = {}
+    for picture in view.pictures(job_id, limit=SEARCHED_PICTURES):
+        newest.setdefault(picture.name, picture)
+    return [
+        control_pb2.PictureRow(
+            name=name, kind=picture.kind, title=picture.title, round=picture.round, digest=picture.digest
+        )
+        for name, picture in sorted(newest.items())
+    ]
 
 
 def _phase_row(tally: records.PhaseTally) -> control_pb2.PhaseRow:

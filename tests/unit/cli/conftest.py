@@ -48,6 +48,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             name="ward-3", trust="pending", health="online", last_seen=1.7e9, fingerprint="babab-babad-babaf"
         )
         self.model = MODEL
+        self.pictures: dict[str, tuple[control_pb2.PictureRow, Payload]] = {}
         self.model_digest = MODEL.digest.hex()
         self.watched: list[control_pb2.JobDetail | HanseError | grpc.StatusCode] = []
         self.whole = True
@@ -88,6 +89,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             seconds_left=changes.pop("seconds_left", -1.0),
             model_digest=self.model_digest,
             sequence=7,
+            pictures=[row for row, _ in self.pictures.values()],
         )  # fmt: skip
 
     async def GetFederation(self, request, context):
@@ -172,10 +174,18 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
 
     async def PullModel(self, request, context) -> AsyncIterator[payload_pb2.PayloadChunk]:
         self._take("PullModel", request, context)
-        image = self.model.image()
-        half = len(image) // 2
-        yield payload_pb2.PayloadChunk(offset=0, data=image[:half])
-        yield payload_pb2.PayloadChunk(offset=half, data=image[half:], digest=hashlib.sha256(image).digest())
+        for chunk in halves(self.model):
+            yield chunk
+
+    def show_picture(self, name: str, kind: str, payload: Payload) -> None:
+        """The job has made a picture in round 2."""
+        row = control_pb2.PictureRow(name=name, kind=kind, title=f"the {name}", round=2, digest=payload.digest.hex())
+        self.pictures[payload.digest.hex()] = row, payload
+
+    async def PullArtifact(self, request, context) -> AsyncIterator[payload_pb2.PayloadChunk]:
+        self._take("PullArtifact", request, context)
+        for chunk in halves(self.pictures[request.digest.hex()][1]):
+            yield chunk
 
     async def CreateToken(self, request, context):
         self._take("CreateToken", request, context)
@@ -189,6 +199,16 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     async def RevokeToken(self, request, context):
         self._take("RevokeToken", request, context)
         return control_pb2.OperatorToken(id=request.id, name="ada", revoked_at=1.7e9)
+
+
+def halves(payload: Payload) -> list[payload_pb2.PayloadChunk]:
+    """A payload on its way, in two chunks."""
+    image = payload.image()
+    half = len(image) // 2
+    return [
+        payload_pb2.PayloadChunk(offset=0, data=image[:half]),
+        payload_pb2.PayloadChunk(offset=half, data=image[half:], digest=hashlib.sha256(image).digest()),
+    ]
 
 
 @dataclass
