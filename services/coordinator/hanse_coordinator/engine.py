@@ -6,6 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+from pydantic import ValidationError
+
 from hanse.artifacts import ArtifactStore
 from hanse.errors import Conflict, Forbidden, NotFound, OperatorError
 from hanse.jobs import JobSpecification
@@ -15,6 +17,7 @@ from hanse.ledger.states import AssignmentState, Decision
 from hanse.payload import Payload
 from hanse.rpc import from_proto, to_proto
 from hanse.v1 import node_pb2
+from hanse_coordinator import unreadable
 from hanse_coordinator.aggregators import AggregatorPool
 from hanse_coordinator.collecting import Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
@@ -69,7 +72,10 @@ class Engine:
         jobs, online = await self._around.ledger.read(read)
         self._around.sessions.presume_present(online)
         for job in reversed(jobs):
-            self._run(job)
+            try:
+                self._run(job)
+            except ValidationError as error:  # submitted to another version
+                await unreadable.set_aside(self._around.ledger, job, error, retention_s=self._retention)
 
     async def stop(self) -> None:
         """Leave every job as it is in the ledger."""
@@ -80,6 +86,10 @@ class Engine:
         runner = self._runners[job.id] = JobRunner(self._around, job)
         runner.start()
         return runner
+
+    @property
+    def _retention(self) -> float:
+        return self._around.settings.retention.total_seconds()
 
     def _changed(self, job: str) -> None:
         for event in self._watchers.get(job, ()):
@@ -165,6 +175,11 @@ class Engine:
         """
         job = await self.find(name)
         runner = self._runners.get(job.id)
+        if runner is None and not job.state.ended:
+            if event is not JobEvent.CANCEL:
+                raise Conflict(str(job.reason), code="SPECIFICATION_UNREADABLE")
+            ledger = self._around.ledger
+            return await unreadable.cancel(ledger, job, actor=actor, why=why, retention_s=self._retention)
         if runner is None:
             raise Conflict(
                 f"job '{job.name}' is {job.state.value}: nothing more will happen to it.", code="WRONG_STATE"
