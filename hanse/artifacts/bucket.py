@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +41,7 @@ PARTS_AT_ONCE = 4
 PATIENCE = timedelta(seconds=30)
 """How long a request is tried again before it counts as failed."""
 IDENTITY = "store.id"
+FRESH_S = LEFTOVER_AGE.total_seconds() / 2
 _ATTEMPTS = 5
 _NOTHING = object()
 
@@ -96,7 +98,7 @@ class BucketStore:
         Raises:
             PlatformError: the bucket cannot be written, or the local disk has no room.
         """
-        if payload.digest_known and self.exists(payload.digest):
+        if payload.digest_known and self._is_fresh(payload.digest):
             return Artifact(digest=payload.digest, size=payload.size)
         draft = self._cache.draft("put")
         try:
@@ -201,10 +203,15 @@ class BucketStore:
         """Remove what crashes left in the local spool and nobody touched since; returns how many files."""
         return sweep_folder(self.spool, older_than)
 
+    def _is_fresh(self, digest: bytes) -> bool:
+        """Whether it is there, and not so old that it could be taken for a leftover: then it is written again."""
+        found = self._ask("read", lambda: obstore.head(self._bucket, key_of(digest)), absent=None)
+        return found is not None and time.time() - found["last_modified"].timestamp() < FRESH_S
+
     def _settle(self, draft: Path, digest: bytes) -> Artifact:
         """Bring a whole local file into the bucket, and keep it as the copy."""
         size = draft.stat().st_size
-        if not self.exists(digest):
+        if not self._is_fresh(digest):
             part = max(PART, -(-size // MOST_PARTS))
             self._ask(
                 "write",

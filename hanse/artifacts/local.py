@@ -63,7 +63,7 @@ class LocalStore:
         Raises:
             PlatformError: the folder has no room or cannot be written.
         """
-        if payload.digest_known and self.exists(payload.digest):
+        if payload.digest_known and self._stored_again(payload.digest):
             return Artifact(digest=payload.digest, size=payload.size)
         draft = self._spool / f"put-{secrets.token_hex(8)}"
         try:
@@ -157,12 +157,21 @@ class LocalStore:
                     found = path.stat()
                     yield Stored(digest=digest, size=found.st_size, at=found.st_mtime)
 
+    def _stored_again(self, digest: bytes) -> bool:
+        """Whether it is there; if so, it counts as stored now."""
+        try:
+            os.utime(self.path(digest))
+        except FileNotFoundError:
+            return False
+        return True
+
     def _settle(self, draft: Path, digest: bytes) -> Artifact:
         """Give a whole file its final name."""
         target = self.path(digest)
         size = draft.stat().st_size
         if self._durable:
             _sync_file(draft)
+        os.utime(draft)  # a file that was adopted may be old
         target.parent.mkdir(mode=0o700, exist_ok=True)
         draft.replace(target)
         if self._durable:

@@ -77,6 +77,11 @@ class ArtifactReads(Reads):
                 needed |= {item.digest for item in self.contributions(phase.id)}
         return needed & wanted
 
+    def recorded_artifacts(self, digests: Sequence[str]) -> set[str]:
+        """Those of some digests (a few hundred at most) that the ledger knows, whether their bytes are there or not."""
+        table = models.artifact
+        return set(self._connection.execute(select(table.c.digest).where(table.c.digest.in_(digests))).scalars())
+
     def metrics(
         self,
         job: str,

@@ -10,6 +10,7 @@ from hanse.errors import HanseError, NotFound
 from hanse.ledger import View
 from hanse.logs import logger
 from hanse_coordinator.ledger_thread import LedgerThread
+from hanse_coordinator.orphans import delete_orphans
 
 __all__ = ["delete_expired", "keep_deleting", "keep_sweeping"]
 
@@ -52,11 +53,12 @@ async def delete_expired(ledger: LedgerThread, store: ArtifactStore) -> int:
     return len(digests)
 
 
-async def keep_sweeping(store: ArtifactStore) -> None:
-    """At the start and once a day: remove what uploads and crashes left behind in the spool."""
+async def keep_sweeping(ledger: LedgerThread, store: ArtifactStore) -> None:
+    """At the start and once a day: remove what uploads and crashes left behind, in the spool and in the store."""
     while True:
         try:
             await asyncio.to_thread(store.sweep)
+            await delete_orphans(ledger, store)
         except HanseError as error:
-            logger().warning("sweeping the spool", error=str(error))
+            logger().warning("sweeping the store", error=str(error))
         await asyncio.sleep(DAY)

@@ -140,7 +140,7 @@ class Term:
         for server in self._servers:
             await server.start()
         self._beside(keep_deleting(self._ledger, store), "retention")
-        self._beside(keep_sweeping(store), "sweeping")
+        self._beside(keep_sweeping(self._ledger, store), "sweeping")
         self._beside(_end_silent(self._sessions), "silent sessions")
         self._beside(self._note_lost(), "lost nodes")
         await self._serving(True)
