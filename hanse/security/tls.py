@@ -6,6 +6,9 @@ and `no_proxy` from the environment. TLS goes through such a proxy untouched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import grpc
 
 from hanse.errors import OperatorError
@@ -82,7 +85,7 @@ def channel_credentials(authority_pem: bytes, pair: KeyPair | None = None) -> gr
 class ServerCertificate:
     """What a server shows. `replace` takes effect on the next connection; the server keeps running.
 
-    For `grpc.server` and `grpc.aio.server` alike, and for any number of ports.
+    For `grpc.server` and `grpc.aio.server` alike, and for any number of ports; each port takes credentials of its own.
     """
 
     def __init__(self, pair: KeyPair) -> None:
@@ -124,12 +127,24 @@ class ServerCertificate:
         return self._credentials(None)
 
     def _credentials(self, authority_pem: bytes | None) -> grpc.ServerCredentials:
-        def configuration() -> grpc.ServerCertificateConfiguration:
-            pair = self._pair
+        def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
             return grpc.ssl_server_certificate_configuration(
                 [(pair.key_pem, pair.certificate_pem)], root_certificates=authority_pem
             )
 
+        shown = self._pair
+
+        def if_changed() -> grpc.ServerCertificateConfiguration | None:
+            # Asked for at every connection. An answer makes gRPC replace what handshakes on other threads still use:
+            # given each time, a server under many connections is killed by a segmentation fault.
+            nonlocal shown
+            if self._pair is shown:
+                return None
+            shown = self._pair
+            return configuration(shown)
+
+        # The stubs do not know that None means "as before".
+        changed = cast("Callable[[], grpc.ServerCertificateConfiguration]", if_changed)
         return grpc.dynamic_ssl_server_credentials(
-            configuration(), configuration, require_client_authentication=authority_pem is not None
+            configuration(shown), changed, require_client_authentication=authority_pem is not None
         )

@@ -130,9 +130,17 @@ def test_a_replaced_server_certificate_is_shown_to_the_next_connection(serve, ca
         assert call(port, authority, node) == "node ward-3"
 
 
-def test_one_set_of_credentials_serves_several_ports(serve, call, authority, coordinator):
-    credentials = coordinator.server_only_credentials()
-    assert [call(serve(credentials), authority, None) for _ in range(2)] == ["anonymous"] * 2
+def test_a_certificate_is_given_to_grpc_only_when_it_changed(authority, coordinator, monkeypatch):
+    """Given at each connection, it made gRPC replace what other handshakes used: servers died of many connections."""
+    asked = []
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda first, again, **_: asked.append((first, again)))
+    certificate = ServerCertificate(coordinator.pair)
+    certificate.mutual_credentials(authority.certificate_pem)
+    certificate.server_only_credentials()
+    assert all(first is not None and again() is None for first, again in asked)
+    certificate.replace(authority.issue(Identity.service("coordinator")))
+    assert [again() is None for _, again in asked] == [False, False]
+    assert [again() is None for _, again in asked] == [True, True]
 
 
 def test_an_open_connection_survives_a_replaced_server_certificate(serve, authority, coordinator):
