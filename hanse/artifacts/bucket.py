@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 import obstore
 import tenacity
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import S3Store
 
+from hanse.artifacts.bucket_access import BLOCK, connect, verified
 from hanse.artifacts.bucket_errors import bucket_failure, is_missing
 from hanse.artifacts.cache import ArtifactCache
 from hanse.artifacts.credentials import MountedCredentials
@@ -31,10 +30,6 @@ from hanse.artifacts.store import LEFTOVER_AGE, Artifact, Stored, digest_of, key
 from hanse.errors import HanseError, InvalidPayload, PlatformError, Unreachable
 from hanse.payload.payload import Payload
 
-if TYPE_CHECKING:
-    from obstore.store import S3Config
-
-BLOCK = 1024 * 1024
 PART = 8 * 1024 * 1024
 MOST_PARTS = 9_000
 PARTS_AT_ONCE = 4
@@ -72,7 +67,7 @@ class BucketStore:
         self._lock = threading.Lock()
         self._credentials = MountedCredentials(credentials) if credentials is not None else None
         try:
-            self._bucket = _connect(location, self._credentials, patience)
+            self._bucket = connect(location, self._credentials, patience)
         except BaseError as error:
             raise bucket_failure(error, location, "open") from error
         try:
@@ -218,7 +213,7 @@ class BucketStore:
                 lambda: obstore.put(
                     self._bucket,
                     key_of(digest),
-                    _verified(draft, digest),
+                    verified(draft, digest),
                     use_multipart=size > part,
                     chunk_size=part,
                     max_concurrency=PARTS_AT_ONCE,
@@ -331,48 +326,3 @@ class BucketStore:
                 code="ARTIFACT_STORE",
             )
         return made
-
-
-def _connect(location: S3Location, credentials: MountedCredentials | None, patience: timedelta) -> S3Store:
-    """The bucket as obstore sees it; nothing is asked yet."""
-    config: S3Config = {"virtual_hosted_style_request": not location.path_style}
-    if location.region:
-        config["region"] = location.region
-    if location.endpoint:
-        config["endpoint"] = location.endpoint if location.path_style else _hosted(location)
-    return S3Store(
-        location.bucket,
-        prefix=location.prefix or None,
-        config=config,
-        client_options={
-            "allow_http": location.plain_http,
-            "connect_timeout": timedelta(seconds=min(10.0, patience.total_seconds())),
-            "timeout": timedelta(minutes=10),
-        },
-        retry_config={"max_retries": 10, "retry_timeout": patience},
-        credential_provider=credentials,
-    )
-
-
-def _hosted(location: S3Location) -> str:
-    parts = urlsplit(location.endpoint)
-    return f"{parts.scheme}://{location.bucket}.{parts.netloc}{parts.path}"
-
-
-def _verified(path: Path, digest: bytes) -> Iterator[bytes]:
-    """The blocks of a file. At its end it must have been what `digest` names, or the upload does not come about.
-
-    Raises:
-        InvalidPayload: it was not.
-    """
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            hasher.update(block)
-            yield block
-    if hasher.digest() != digest:
-        raise InvalidPayload(
-            f"the file for artifact {digest.hex()[:16]}… has the SHA-256 {hasher.digest().hex()[:16]}….",
-            remedy="It was altered on this machine's disk; it is not stored.",
-            code="DIGEST_MISMATCH",
-        )
