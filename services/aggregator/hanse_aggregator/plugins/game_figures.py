@@ -66,7 +66,7 @@ def overhead(
         personal: what they receive in addition.
     """
     numbers = sum(array.size for array in shared.values())
-    metrics = {"overhead_formula": selective.size / (2.0 * numbers)}
+    metrics = {"selective_numbers": float(selective.size), "overhead_formula": selective.size / (2.0 * numbers)}
     if personal and sent:
         exchange = instruction + sum(sent) / len(sent)
         whole = sum(payload.size for payload in personal) / len(personal)
