@@ -7,14 +7,13 @@ fingerprint that people compare is the same, and the waiting goes on.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 
-from hanse.errors import Conflict, HanseError, OperatorError, PlatformError, Unreachable
+from hanse.errors import Conflict, FencedOut, HanseError, OperatorError, PlatformError, Unreachable
 from hanse.logs import logger
 from hanse.rpc import error_from_call, version
 from hanse.security import (
@@ -30,10 +29,10 @@ from hanse.v1 import node_pb2, node_pb2_grpc
 from hanse_agent.folder import StateFolder
 from hanse_agent.identity import NodeIdentity, all_addresses, open_channel
 from hanse_agent.probing import explained
+from hanse_agent.reconnecting import Reconnecting
 from hanse_agent.settings import AgentConfig
 
 REACH_S = 10.0
-LONGEST_PAUSE_S = 15.0
 
 Report = Callable[[str], None]
 
@@ -84,7 +83,8 @@ async def join(config: AgentConfig, invitation: Invitation, report: Report) -> J
     known = joined_before(folder, invitation)
     if known is not None:
         return Joined(identity=known, already=True)
-    address = await _reach(all_addresses(config.coordinator, invitation.addresses), invitation)
+    addresses = all_addresses(config.coordinator, invitation.addresses)
+    address = await _reach(addresses, invitation)
     report(f"coordinator reached at {address}")
     report(f"its certificate is of the authority that the invitation names ({invitation.authority_sha256.hex()[:16]}…)")
     pending = folder.identity / f"pending-{invitation.invitation_id}.key"
@@ -94,7 +94,8 @@ async def join(config: AgentConfig, invitation: Invitation, report: Report) -> J
     request = node_pb2.EnrollRequest(
         version=version("hanse-agent"), certificate_request=signing_request(key, invitation.node)
     )
-    certificate = await _enroll(address, invitation, request, words, report)
+    turn = addresses.index(address)
+    certificate = await _enroll(addresses[turn:] + addresses[:turn], invitation, request, words, report)
     pair = accept_certificate(
         certificate.certificate, key, authority_pem=invitation.authority_pem, identity=Identity.node(invitation.node)
     )
@@ -113,22 +114,18 @@ async def join(config: AgentConfig, invitation: Invitation, report: Report) -> J
 
 
 async def _reach(addresses: tuple[Address, ...], invitation: Invitation) -> Address:
-    """The first address where a coordinator of the right authority answers."""
-    faults: list[HanseError] = []
-    for address in addresses:
-        channel, _ = _bootstrap(address, invitation)
-        try:
-            await asyncio.wait_for(channel.channel_ready(), REACH_S)
-            return address
-        except TimeoutError:
-            silent = Unreachable(
-                f"{address} does not answer within {REACH_S:g} s.",
-                remedy="Check the address, the network and that the coordinator is running.",
-            )
-            trust = {"authority_pem": invitation.authority_pem, "server_name": invitation.server_name}
-            faults.append(await explained(silent, address, **trust))  # type: ignore[arg-type]
-        finally:
-            await channel.close()
+    """The first address where a coordinator of the right authority answers. All are called at once: of several
+    coordinators only the one that leads does."""
+    calls = [asyncio.create_task(_answers(address, invitation)) for address in addresses]
+    try:
+        for call in asyncio.as_completed(calls):
+            if isinstance(answer := await call, Address):
+                return answer
+    finally:
+        for task in calls:
+            task.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    faults = [fault for task in calls if isinstance(fault := task.result(), HanseError)]
     if len(faults) == 1:
         raise faults[0]
     raise Unreachable(
@@ -138,15 +135,38 @@ async def _reach(addresses: tuple[Address, ...], invitation: Invitation) -> Addr
     )
 
 
+async def _answers(address: Address, invitation: Invitation) -> Address | HanseError:
+    """The address, or why nobody of the right authority answers there."""
+    channel, _ = _bootstrap(address, invitation)
+    try:
+        await asyncio.wait_for(channel.channel_ready(), REACH_S)
+        return address
+    except TimeoutError:
+        silent = Unreachable(
+            f"{address} does not answer within {REACH_S:g} s.",
+            remedy="Check the address, the network and that the coordinator is running.",
+        )
+        return await explained(
+            silent, address, authority_pem=invitation.authority_pem, server_name=invitation.server_name
+        )
+    finally:
+        await channel.close()
+
+
 async def _enroll(
-    address: Address, invitation: Invitation, request: node_pb2.EnrollRequest, words: str, report: Report
+    addresses: tuple[Address, ...],
+    invitation: Invitation,
+    request: node_pb2.EnrollRequest,
+    words: str,
+    report: Report,
 ) -> node_pb2.Certificate:
-    """Hand in the request and wait, through broken connections, until there is a certificate."""
-    attempt, told = 0, False
+    """Hand in the request and wait, through broken connections and from one coordinator to the next, until there is a
+    certificate."""
+    way, told = Reconnecting(), False
 
     def pending(update: node_pb2.PendingApproval) -> None:
-        nonlocal attempt, told
-        attempt = 0
+        nonlocal told
+        way.connected()
         if update.fingerprint and update.fingerprint != words:
             raise OperatorError(
                 f"the coordinator holds another key's fingerprint ({update.fingerprint[:100]}) than this node's "
@@ -159,6 +179,7 @@ async def _enroll(
             told = True
 
     while True:
+        address = way.address(addresses)
         channel, stub = _bootstrap(address, invitation)
         try:
             async for update in stub.Enroll(request):
@@ -167,13 +188,12 @@ async def _enroll(
                 pending(update.pending)
         except grpc.RpcError as error:
             fault = error_from_call(error, peer=f"the coordinator at {address}")
-            if not isinstance(fault, PlatformError) or not fault.retryable:
+            if not isinstance(fault, FencedOut) and not (isinstance(fault, PlatformError) and fault.retryable):
                 raise fault from error
             logger().info("joining goes on when the coordinator answers again", reason=fault.sentence)
         finally:
             await channel.close()
-        attempt += 1
-        await asyncio.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, 0.2 * 2**attempt))  # noqa: S311
+        await asyncio.sleep(way.failed(len(addresses)))
 
 
 def _bootstrap(address: Address, invitation: Invitation) -> tuple[grpc.aio.Channel, node_pb2_grpc.NodeServiceAsyncStub]:

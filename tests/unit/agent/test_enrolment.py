@@ -11,7 +11,7 @@ import pytest
 
 from hanse.errors import Conflict, OperatorError, SiteError, Unauthenticated, Unreachable
 from hanse.security import Address, Authority, Invitation, KeyPair
-from hanse_agent import enrolment
+from hanse_agent import enrolment, reconnecting
 from hanse_agent.enrolment import Joined, join, joined_before
 from hanse_agent.folder import StateFolder
 from hanse_agent.identity import NodeIdentity
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("probe")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enrolment, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(reconnecting, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(reconnecting, "SHORT_PAUSE_S", 0.05)
 
 
 def config(coordinator: FakeCoordinator, folder: Path) -> AgentConfig:
