@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,14 @@ class Pair:
     def serving(self, name: str) -> bool:
         """Whether a coordinator says that it is ready."""
         return is_serving(f"127.0.0.1:{self.health[name]}")
+
+    def alive(self, name: str) -> bool:
+        """Whether a coordinator says that it is alive."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health[name]}/livez", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Do something to a coordinator's process."""

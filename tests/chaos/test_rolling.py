@@ -43,7 +43,10 @@ def test_a_rolling_restart_of_everything_loses_no_round(tmp_path: Path) -> None:
             going_on(two, job)
             restart(site.agent)
         going_on(two, job)
-        server.stop()  # every connection is cut
+        leader = two.leader()
+        server.stop()  # every connection is cut, and it stays away for longer than a lease
+        place.until(lambda: not two.serving(leader) and "leads no longer" in two.log(leader), 60)
+        assert all(two.alive(name) for name in two.health), "liveness must not depend on the database"
         server.ensure_postgres_running()
         found = two.until_succeeded(job)
 
