@@ -85,7 +85,7 @@ class ArtifactReads(Reads):
     def hours_written(self, begin: float, end: float) -> set[int]:
         """The hours since 1970 in which the ledger was written, of those between two instants (seconds)."""
         table = models.event
-        moments = self._connection.execute(select(table.c.at).where(table.c.at >= begin - 3600, table.c.at <= end))
+        moments = self._connection.execute(select(table.c.at).where(table.c.at >= begin, table.c.at <= end))
         return {int(at // 3600) for at in moments.scalars()}
 
     def metrics(

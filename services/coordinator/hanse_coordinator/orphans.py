@@ -53,6 +53,6 @@ def _orphans(old: Sequence[Stored], view: View) -> list[Stored]:
     if not unknown:
         return []
     times = [item.at for item in unknown]
-    written = view.hours_written(min(times) - HOUR_S, max(times))
-    # What is stored belongs to a phase, and the opening of that was written shortly before.
-    return [item for item in unknown if {int(item.at // HOUR_S), int(item.at // HOUR_S) - 1} & written]
+    written = view.hours_written(min(times) - 2 * HOUR_S, max(times) + 2 * HOUR_S)
+    # What is stored belongs to a phase, and something was written of that shortly before or after.
+    return [item for item in unknown if any(int(item.at // HOUR_S) + near in written for near in (-1, 0, 1))]

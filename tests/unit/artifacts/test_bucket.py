@@ -15,6 +15,7 @@ import pytest
 
 from hanse.artifacts import LocalStore, S3Location, open_store
 from hanse.errors import InvalidPayload, NotFound, PlatformError
+from hanse.payload import Payload
 from tests.buckets import HAS_S3
 from tests.chaos.world import CuttingProxy
 from tests.unit.artifacts.payloads import a_payload
@@ -276,3 +277,19 @@ def test_settings_choose_the_store(settings, tmp_path, open_bucket, s3_server, n
     assert bucket.spool == cache / "spool"
     bucket.put(a_payload())
     assert bucket.exists(a_payload().digest)
+
+
+def test_an_object_that_is_old_is_written_again_when_it_is_stored_again(open_bucket, monkeypatch):
+    """So that whoever looks for leftovers does not take what is needed again for one."""
+    from hanse.artifacts import bucket
+
+    store, payload = open_bucket(), a_payload()
+    store.put(payload)
+    first = next(store.stored()).at
+    store.put(Payload.from_image(payload.image()))
+    assert next(store.stored()).at == first
+    monkeypatch.setattr(bucket, "FRESH_S", -1.0)
+    written = []
+    monkeypatch.setattr(bucket, "verified", lambda *a: written.append(a) or iter([payload.image()]))
+    store.put(Payload.from_image(payload.image()))
+    assert len(written) == 1
