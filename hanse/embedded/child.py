@@ -31,7 +31,9 @@ POLL_S = 0.05
 
 def child_environment() -> dict[str, str]:
     """What children inherit: our environment without settings meant for us, and no proxy for loopback."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HANSE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HANSE_") or name == "HANSE_TRACES"
+    }
     for name in ("no_proxy", "NO_PROXY"):
         environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1", "localhost")))
     environment["PYTHONUNBUFFERED"] = "1"

@@ -679,6 +679,7 @@ class Assign(google.protobuf.message.Message):
     DEADLINE_S_FIELD_NUMBER: builtins.int
     INSTRUCTION_FIELD_NUMBER: builtins.int
     PERSONAL_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     assignment: builtins.str
     fence: builtins.int
     phase: builtins.str
@@ -689,6 +690,8 @@ class Assign(google.protobuf.message.Message):
     lease_s: builtins.float
     deadline_s: builtins.float
     """from now"""
+    traceparent: builtins.str
+    """W3C trace context of the phase; empty while tracing is off"""
     @property
     def job(self) -> Global___JobDescription: ...
     @property
@@ -711,9 +714,10 @@ class Assign(google.protobuf.message.Message):
         deadline_s: builtins.float = ...,
         instruction: hanse.v1.payload_pb2.PayloadSource | None = ...,
         personal: hanse.v1.payload_pb2.PayloadSource | None = ...,
+        traceparent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["instruction", b"instruction", "job", b"job", "personal", b"personal"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "attempt", b"attempt", "deadline_s", b"deadline_s", "fence", b"fence", "instruction", b"instruction", "job", b"job", "lease_s", b"lease_s", "personal", b"personal", "phase", b"phase", "purpose", b"purpose", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "attempt", b"attempt", "deadline_s", b"deadline_s", "fence", b"fence", "instruction", b"instruction", "job", b"job", "lease_s", b"lease_s", "personal", b"personal", "phase", b"phase", "purpose", b"purpose", "round", b"round", "traceparent", b"traceparent"]) -> None: ...
 
 Global___Assign: typing_extensions.TypeAlias = Assign
 

@@ -20,7 +20,7 @@ from hanse import __version__
 from hanse.artifacts import open_store
 from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
-from hanse.observability import PlainPort
+from hanse.observability import PlainPort, tracing
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
 from hanse.security import KeyPair, ServerCertificate, server_options, write_atomically
 from hanse.v1 import aggregator_pb2_grpc
@@ -44,6 +44,7 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
     authority = _read(settings.authority)
     registry = Registry.discover()
     metrics = AggregatorMetrics(registry.methods)
+    tracing.configure("hanse-aggregator", settings.traces)
     metrics.certificate(pair.certificate.not_valid_after_utc.timestamp())
     with _scratch(settings) as scratch:
         store = await asyncio.to_thread(open_store, settings, cache=scratch / "copies")
@@ -69,6 +70,7 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
             await server.stop(settings.grace.total_seconds())
             await plain.close()
             service.close()
+            await asyncio.to_thread(tracing.close)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import grpc.aio
 
 from hanse.artifacts import ArtifactStore
 from hanse.errors import Forbidden
+from hanse.observability import tracing
 from hanse.rpc import check_version, version
 from hanse.security import Identity, peer_identity
 from hanse.v1 import aggregator_pb2, aggregator_pb2_grpc
@@ -19,6 +20,7 @@ from hanse_aggregator.cache import PayloadCache
 from hanse_aggregator.call import AggregateCall
 from hanse_aggregator.metrics import AggregatorMetrics
 from hanse_aggregator.registry import Registry
+from hanse_aggregator.traced import traced
 
 SERVICE = "hanse.v1.AggregatorService"
 PROGRAM = "hanse-aggregator"
@@ -81,7 +83,8 @@ class AggregatorService(aggregator_pb2_grpc.AggregatorServiceServicer):
             threads=self._threads,
             metrics=self._metrics,
         )
-        async for response in call.responses(aiter(request_iterator)):
+        parent = tracing.parent_in(context.invocation_metadata())
+        async for response in traced(parent, aiter(request_iterator), call.responses):
             yield response
 
     def close(self) -> None:

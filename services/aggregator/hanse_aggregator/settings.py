@@ -42,6 +42,8 @@ class AggregatorSettings(ArtifactSettings):
     """How long running calls may go on after SIGTERM."""
     ports_file: Path | None = None
     """Where to write the bound ports (JSON), once the service answers."""
+    traces: str = ""
+    """OTLP endpoint (`http://collector:4317`) that is sent this service's part of traces; empty: none."""
     log_json: bool = False
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
@@ -52,7 +54,8 @@ def configuration(path: Path | None, environment: Mapping[str, str] = os.environ
     Raises:
         OperatorError: unreadable, or a wrong or unknown key; the sentence names it and where it stands.
     """
-    return load_configuration(AggregatorSettings, path, environment=environment, prefix=PREFIX)
+    variables = {"HANSE_TRACES": "traces"}
+    return load_configuration(AggregatorSettings, path, environment=environment, prefix=PREFIX, variables=variables)
 
 
 def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> AggregatorSettings:

@@ -130,6 +130,15 @@ def run_(
             help="Show metrics and health there, without TLS: 127.0.0.1:9464, for instance. Else nowhere.",
         ),
     ] = "",
+    traces: Annotated[
+        str,
+        typer.Option(
+            "--traces",
+            metavar="URL",
+            envvar="HANSE_TRACES",
+            help="Send traces of assignments to this OTLP endpoint: http://collector:4317. Else nowhere.",
+        ),
+    ] = "",
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every value and where it comes from, and end.")
     ] = False,
@@ -146,7 +155,7 @@ def run_(
         return _configurations(configs)
     logs.configure(json=log_json, level=log_level)
     settings = [_load(path) for path in configs]
-    asyncio.run(run_agents(settings, metrics_listen=metrics))
+    asyncio.run(run_agents(settings, metrics_listen=metrics, traces=traces))
     return Answer(data={"nodes": len(settings)}, text="")
 
 
@@ -221,6 +230,24 @@ def egress(
     ]
     head = ["WHEN", "EVENT", "JOB", "ROUND", "PHASE", "KIND", "BYTES", "DIGEST"]
     return Answer(data=found, text=table(head, rows, empty="Nothing has left this site."))
+
+
+@command(app, "forecast", state="")
+def forecast(
+    run: Run,
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Id of the job, or name of the newest one.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to a .csv or .parquet file; else print.")
+    ] = None,
+    config: CONFIG_OPTION = DEFAULT_CONFIG,
+) -> Answer:
+    """Forecast the next hours of this node's own series, with intervals: nothing leaves, no coordinator is asked."""
+    from dataclasses import asdict
+
+    from hanse_agent.forecasts import forecast as apply
+
+    done = apply(_load(config), job, output)
+    return Answer(data=asdict(done), text=done.as_text())
 
 
 @command(app, "predict", state="")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hanse.errors import HanseError, PlatformError, SiteError
+from hanse.observability.tracing import within
 from hanse.payload.header import MAX_HEADER_BYTES, PREFIX, read_header
 from hanse.payload.transfer import download
 from hanse.v1 import node_pb2, payload_pb2
@@ -75,19 +76,21 @@ class Performing:
             except HanseError:
                 return None
 
-        instruction, personal = await self._inputs(assign, folder, used, progress)
+        with within("download", parent=work.span.traceparent):
+            instruction, personal = await self._inputs(assign, folder, used, progress)
         task = _task(assign, work.fence, instruction)
         attempt = folder.begin(task)
         try:
             progress.tell("train", -1.0, "", now=True)
-            result = await self._pool.run(
-                self._command(assign, folder, attempt, instruction, personal),
-                key=f"{self._node}/{assign.job.id}/{assign.job.dataset}",
-                on_progress=lambda fraction, note: progress.tell("train", fraction, note),
-                on_fetch=fetch,
-                on_alive=lambda: progress.tell("train", work.fraction, "", now=True),
-                check_every=min(LONGEST_CHECK_S, assign.lease_s / 4 or LONGEST_CHECK_S),
-            )
+            with within("train", parent=work.span.traceparent, method=assign.job.method):
+                result = await self._pool.run(
+                    self._command(assign, folder, attempt, instruction, personal),
+                    key=f"{self._node}/{assign.job.id}/{assign.job.dataset}",
+                    on_progress=lambda fraction, note: progress.tell("train", fraction, note),
+                    on_fetch=fetch,
+                    on_alive=lambda: progress.tell("train", work.fraction, "", now=True),
+                    check_every=min(LONGEST_CHECK_S, assign.lease_s / 4 or LONGEST_CHECK_S),
+                )
             header = await asyncio.to_thread(_header, attempt.image)
             self._catalogue.policy.check_payload(header, result["size"])
             spooled = await _to_the_end(asyncio.to_thread(_commit, folder, task, attempt, header, result))

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from hanse.errors import Conflict
 from hanse.logs import logger
-from hanse.observability import PlainPort
+from hanse.observability import PlainPort, tracing
 from hanse.rpc import set_serving
 from hanse_agent import metrics
 from hanse_agent.agent import NodeAgent
@@ -17,10 +17,11 @@ from hanse_agent.pool import WorkerPool
 from hanse_agent.settings import AgentConfig, WorkerSettings
 
 
-async def run_agents(configs: Sequence[AgentConfig], *, metrics_listen: str = "") -> None:
+async def run_agents(configs: Sequence[AgentConfig], *, metrics_listen: str = "", traces: str = "") -> None:
     """Run all identities until SIGTERM or SIGINT; a second signal does not wait for uploads.
 
-    `metrics_listen`: host:port of `/metrics` and of health, without TLS; empty: none.
+    `metrics_listen`: host:port of `/metrics` and of health, without TLS; empty: none. `traces`: an OTLP endpoint;
+    empty: none.
 
     One identity that the coordinator sends away does not stop the others; its error is raised when all have ended.
 
@@ -34,7 +35,9 @@ async def run_agents(configs: Sequence[AgentConfig], *, metrics_listen: str = ""
             remedy="Give each identity a state folder of its own.",
             code="STATE_IN_USE",
         )
+    tracing.configure("hanse-agent", traces)
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, tracing.close)
         pools: dict[WorkerSettings, WorkerPool] = {}
         for config in configs:
             if config.worker not in pools:

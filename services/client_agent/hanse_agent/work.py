@@ -15,6 +15,7 @@ from typing import Any
 
 from hanse.errors import FencedOut, HanseError, PlatformError, PolicyRefusal, Reason
 from hanse.logs import logger
+from hanse.observability.tracing import NOTHING, Span, start, within
 from hanse.rpc import from_proto, to_proto
 from hanse.v1 import node_pb2
 from hanse_agent import metrics
@@ -53,6 +54,7 @@ class Work:
     spoken_of: asyncio.Event = field(default_factory=asyncio.Event)
     renumbered: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    span: Span = NOTHING
 
     @property
     def ended(self) -> bool:
@@ -83,6 +85,7 @@ class Workbench:
         self._works: dict[str, Work] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._settling: dict[str, set[asyncio.Task[None]]] = {}
+        self._node = node
         self._log = logger(node=node)
 
     def resume(self) -> None:
@@ -188,6 +191,15 @@ class Workbench:
             round=assign.round,
         )
         work.spoken_of.set()
+        work.span = start(
+            "assignment",
+            parent=assign.traceparent,
+            node=self._node,
+            job=work.job,
+            round=work.round,
+            phase=work.phase,
+            assignment=work.assignment,
+        )
         self._works[work.assignment] = work
         self._start(work, self._perform(work, assign))
 
@@ -240,6 +252,10 @@ class Workbench:
         """Turn whatever goes wrong into a reason for the coordinator."""
         try:
             await coroutine
+            work.span.end()
+        except asyncio.CancelledError as error:
+            work.span.end(error)
+            raise
         except HanseError as error:
             self._fail(work, error)
         except OSError as error:
@@ -275,6 +291,7 @@ class Workbench:
             code=error.code,
             reason=str(error),
         )
+        work.span.end(error)
         metrics.assignment_ended("refused" if refused else "failed")
         if refused:
             metrics.refused(error.code)
@@ -297,7 +314,8 @@ class Workbench:
         assert work.spooled is not None
         while True:
             try:
-                await self._delivery.deliver(work.spooled, work)
+                with within("upload", parent=work.span.traceparent, bytes=work.spooled.size):
+                    await self._delivery.deliver(work.spooled, work)
                 break
             except FencedOut as error:
                 self._log.info("assignment has a newer fence", assignment=work.assignment, reason=error.sentence)

@@ -20,6 +20,7 @@ import grpc.aio
 from hanse.artifacts import ArtifactStore
 from hanse.errors import HanseError
 from hanse.logs import logger
+from hanse.observability import tracing
 from hanse.payload import CHUNK
 from hanse.rpc import check_version, error_from_call, version
 from hanse.security import KeyPair, channel_credentials, channel_options, internal_name
@@ -27,6 +28,7 @@ from hanse.v1 import aggregator_pb2, aggregator_pb2_grpc, payload_pb2
 from hanse.wire import config_to_proto
 from hanse_coordinator.aggregator_call import AggregateCall
 from hanse_coordinator.messages import source
+from hanse_coordinator.traces import PHASES
 
 __all__ = ["AggregateCall", "AggregatorPool"]
 
@@ -131,7 +133,9 @@ class AggregatorPool:
             state=await asyncio.to_thread(source, self._store, state) if state is not None else None,
             store=self._store.store_id,
         )
-        call = AggregateCall(replica.stub.Aggregate(), self._store, replica.peer)
+        call = AggregateCall(
+            replica.stub.Aggregate(metadata=tracing.metadata(PHASES.parent(facts.job.id))), self._store, replica.peer
+        )
         try:
             await call.begin(opening)
             yield call

@@ -25,6 +25,7 @@ from hanse_coordinator.phase import OpenPhase
 from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
 from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, Effect, step
+from hanse_coordinator.traces import PHASES
 
 __all__ = ["Collector", "Mirror", "Surroundings"]
 
@@ -92,6 +93,7 @@ class Collector:
         """The phase is over: tell those who were still at it."""
         self.tell_withdrawn(withdrawn, reason)
         self.drop_aggregation()
+        PHASES.end(self._mirror.job.id)
         self.phase = None
 
     def drop_aggregation(self) -> None:
@@ -105,6 +107,7 @@ class Collector:
         assert self.phase is not None
         if self.phase.record.state is PhaseState.OPEN:
             return
+        PHASES.begin(self._mirror.job, self.phase.record, len(self.phase.assignments))
         self.aggregate(self.phase.record)
         assert self.aggregation is not None
         for item in self.phase.assignments.values():
@@ -175,6 +178,7 @@ class Collector:
                 deadline_s=max(0.0, phase.deadline - self._now),
                 instruction=self._source(record.instruction_digest or ""),
                 personal=self._source(personal) if personal else None,
+                traceparent=PHASES.parent(self._mirror.job.id),
             )
         )
 
@@ -255,6 +259,7 @@ class Collector:
             return found
 
         contribution = await self._around.ledger.write(work, patience=None)
+        PHASES.event(self._mirror.job.id, transition.state.value, item.node)
         assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
         if Effect.AGGREGATE in transition.effects:
             phase.delivered[item.assignment] = contribution
@@ -281,6 +286,7 @@ class Collector:
         await self._around.ledger.write(work, patience=None)
         for assignment, state, reason in ends:
             phase.update(assignment.id, state=state, reason=reason)
+            PHASES.event(self._mirror.job.id, state.value, assignment.node)
             self._mirror.log.info("assignment", node=assignment.node, state=state.value, reason=reason.sentence)
 
     async def lapse(self, phase: OpenPhase) -> None:

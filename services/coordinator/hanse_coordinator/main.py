@@ -14,7 +14,7 @@ from pathlib import Path
 from hanse import __version__, logs
 from hanse.errors import FencedOut, HanseError, OperatorError
 from hanse.ledger import Ledger
-from hanse.observability import PlainPort
+from hanse.observability import PlainPort, tracing
 from hanse.rpc import set_serving
 from hanse.security import write_atomically
 from hanse_coordinator.leadership import Lead, Leadership
@@ -22,6 +22,7 @@ from hanse_coordinator.metrics import CoordinatorMetrics
 from hanse_coordinator.settings import CoordinatorSettings, configuration
 from hanse_coordinator.standby import holder_name
 from hanse_coordinator.term import CONTROL_SERVICE, NODE_SERVICE, Term
+from hanse_coordinator.traces import PHASES
 
 __all__ = ["Coordinator", "main"]
 
@@ -49,7 +50,10 @@ class Coordinator:
             asyncio.get_running_loop().add_signal_handler(number, self._stopped.set)
         settings = self.settings
         settings.state.mkdir(parents=True, exist_ok=True)
+        tracing.configure("hanse-coordinator", settings.traces)
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
+            stack.callback(PHASES.end_all)
             if settings.health_listen:
                 self.ports["health"] = await self._plain.start(settings.health_listen)
                 stack.push_async_callback(self._plain.close)

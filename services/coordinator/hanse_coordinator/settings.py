@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "HANSE_HEALTH_LISTEN": "health_listen",
     "HANSE_ARTIFACTS": "artifacts",
     "HANSE_STATE": "state",
+    "HANSE_TRACES": "traces",
 }
 
 
@@ -79,6 +80,8 @@ class CoordinatorSettings(ArtifactSettings):
     """Where to write an administrator's token when the ledger holds no token at all."""
     ports_file: Path | None = None
     """Where to write the bound ports (JSON), once the coordinator serves."""
+    traces: str = ""
+    """OTLP endpoint (`http://collector:4317`) that is sent a trace of each phase; empty: none."""
     log_json: bool = False
 
     @property
