@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from hanse.errors import RejectedContribution
-from hanse.evaluation import EvaluationAggregation
 from hanse.learning.arrays import Float64
 from hanse.learning.averaging import (
     ABSOLUTE_BITS,
@@ -44,6 +43,7 @@ from hanse_aggregator.plugins.averaging_round import (
     first_instruction,
     next_round,
 )
+from hanse_aggregator.plugins.calibration import CalibratedEvaluation
 
 
 class AveragingConfig(Settings):
@@ -82,7 +82,7 @@ class Averaging:
     def open(self, phase: Phase, state: Payload | None) -> Aggregation:
         """Begin a training or an evaluation phase."""
         if phase.name == EVALUATE:
-            return EvaluationAggregation(phase, state, then=lambda: self.after_evaluation(phase))
+            return CalibratedEvaluation(phase, state, then=lambda: self.after_evaluation(phase))
         return self.aggregation(ModelRound.of(phase, state, self.config(phase.job).model))
 
     def config(self, job: JobContext) -> AveragingConfig:

@@ -18,7 +18,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from hanse.errors import OperatorError
-from hanse.evaluation import EvaluationAggregation
 from hanse.learning.arrays import Float32
 from hanse.learning.game import Played, Rows, play, shifts
 from hanse.learning.game_mixing import shares
@@ -37,6 +36,7 @@ from hanse_aggregator.plugins.averaging_round import (
     job_model,
     next_round,
 )
+from hanse_aggregator.plugins.calibration import CalibratedEvaluation
 from hanse_aggregator.plugins.game_adapting import ADAPT, AdaptAggregation
 from hanse_aggregator.plugins.game_figures import overhead, round_metrics, round_pictures
 from hanse_aggregator.plugins.game_memory import Memory, Selective
@@ -108,7 +108,7 @@ class Game(Averaging):
         memory = Memory.from_arrays(start.carried.added, selective.size)
         payloads = personal_payloads(selective, memory.updates, phase.instruction.digest)
         if phase.name == EVALUATE:
-            return EvaluationAggregation(phase, state, then=lambda: next_round(phase, phase.instruction, payloads))
+            return CalibratedEvaluation(phase, state, then=lambda: next_round(phase, phase.instruction, payloads))
         groups = groups_of(phase.job, config.game)
 
         def then(adapted: Mapping[str, Float32]) -> Phase:

@@ -101,6 +101,8 @@ def test_unseen_stations_are_judged_as_received_fine_tuned_and_adapted() -> None
     result = run(Game, Listening, method="fedgame", unseen=("d",))
     assert [record.name for record in result.phases] == ["train"] * 3 + ["adapt", "evaluate"]
     assert not any(record.refusals for record in result.phases)
+    (picture,) = result.phases[-1].outcome.pictures
+    assert {"pooled", "pooled_global", "unseen", "unseen_finetuned", "unseen_adapted"} <= set(picture.payload.arrays)
     for figure in ("qs", "finetuned_qs", "adapted_qs"):
         assert result.value(figure, scope=Scope.UNSEEN) > 0
     assert result.value("qs") > 0
