@@ -45,6 +45,8 @@ class Series:
     covariates: Float32
     covariate_names: tuple[str, ...] = ()
     unit: str = "kWh"
+    zone: str = ""
+    """The station's time zone; empty where times are those of the clock that its records were written by."""
 
     @property
     def steps_per_day(self) -> int:

@@ -44,11 +44,21 @@ class WindowShape:
 class SeriesWindows:
     """The windows of series. `training`, `validation` and `held_out` are int64 row numbers (origins)."""
 
-    def __init__(self, group: Sequence[Series], shape: WindowShape, *, validation: float) -> None:
-        """`validation`: the last share of each series' training windows, which is kept apart."""
+    def __init__(
+        self,
+        group: Sequence[Series],
+        shape: WindowShape,
+        *,
+        validation: float,
+        scales: Sequence[SeriesScale] | None = None,
+    ) -> None:
+        """`validation`: the last share of each series' training windows, which is kept apart; `scales`: those that a
+        model was trained with, where the series have grown since."""
         self.shape = shape
         self.series = tuple(group)
-        self.scales: tuple[SeriesScale, ...] = tuple(fit_scale(each, shape.horizon) for each in group)
+        self.scales: tuple[SeriesScale, ...] = (
+            tuple(scales) if scales is not None else tuple(fit_scale(each, shape.horizon) for each in group)
+        )
         lengths = [len(each.values) for each in group]
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._owner: Int64 = np.repeat(np.arange(len(lengths)), lengths)

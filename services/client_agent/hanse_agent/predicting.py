@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hanse.errors import MethodError, NotFound, OperatorError, SiteError
-from hanse.method import Predictions, Predictor
+from hanse.method import Learner, Predictions, Predictor
 from hanse_agent.files import read_json
 from hanse_agent.folder import StateFolder
 from hanse_agent.jobs import JOB
@@ -68,6 +68,24 @@ def predict(config: AgentConfig, job: str, data: Path, output: Path) -> Predicte
     """
     if output.suffix.lower() not in SUFFIXES:
         raise OperatorError(f"{output} has a suffix that is not known.", remedy=f"Use {' or '.join(SUFFIXES)}.")
+    kept, learner = trained_learner(config, job)
+    if not isinstance(learner, Predictor):
+        raise MethodError(
+            f"The method '{kept.method}' does not predict at nodes.",
+            remedy="Pull the model (`hanse model pull`) and use it with its own library.",
+            code="NO_PREDICTION",
+        )
+    found = learner.predict(kept.state, data)
+    write_predictions(found, output)
+    return Predicted(job=kept.job, name=kept.name, rows=_rows(found), output=str(output))
+
+
+def trained_learner(config: AgentConfig, job: str) -> tuple[KeptJob, Learner]:
+    """A job that this node has worked on, and its learner over the job's dataset.
+
+    Raises:
+        NotFound: this node knows no such job, or no longer declares its dataset.
+    """
     kept = _find(StateFolder(config.state).jobs, job)
     settings = config.datasets.get(kept.dataset)
     if settings is None:
@@ -76,16 +94,7 @@ def predict(config: AgentConfig, job: str, data: Path, output: Path) -> Predicte
             remedy="Declare it again under datasets; its records need not be there.",
             code="DATASET_NOT_DECLARED",
         )
-    learner = learner_class(kept.method)(open_dataset(kept.dataset, settings.kind, settings.options))
-    if not isinstance(learner, Predictor):
-        raise MethodError(
-            f"The method '{kept.method}' does not predict at nodes.",
-            remedy="Pull the model (`hanse model pull`) and use it with its own library.",
-            code="NO_PREDICTION",
-        )
-    found = learner.predict(kept.state, data)
-    _write(found, output)
-    return Predicted(job=kept.job, name=kept.name, rows=_rows(found), output=str(output))
+    return kept, learner_class(kept.method)(open_dataset(kept.dataset, settings.kind, settings.options))
 
 
 def _find(root: Path, wanted: str) -> KeptJob:
@@ -104,19 +113,26 @@ def _rows(found: Predictions) -> int:
     return len(next(iter(found.columns.values()), ()))
 
 
-def _write(found: Predictions, output: Path) -> None:
+def write_predictions(found: Predictions, output: Path) -> None:
+    """One line a record to a .csv or .parquet file, which appears when it is whole.
+
+    Raises:
+        SiteError: it cannot be written.
+    """
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
         if output.suffix.lower() == ".parquet":
             import pyarrow
             import pyarrow.parquet
 
-            pyarrow.parquet.write_table(pyarrow.table({name: list(each) for name, each in _plain(found)}), unfinished)
+            pyarrow.parquet.write_table(
+                pyarrow.table({name: list(each) for name, each in plain_columns(found)}), unfinished
+            )
         else:
             with unfinished.open("w", encoding="utf-8", newline="") as file:
                 lines = csv.writer(file)
                 lines.writerow(found.columns)
-                lines.writerows(zip(*(each for _, each in _plain(found)), strict=True))
+                lines.writerows(zip(*(each for _, each in plain_columns(found)), strict=True))
         unfinished.replace(output)
     except OSError as error:
         raise SiteError(
@@ -126,7 +142,7 @@ def _write(found: Predictions, output: Path) -> None:
         ) from error
 
 
-def _plain(found: Predictions) -> Iterator[tuple[str, list[Any]]]:
+def plain_columns(found: Predictions) -> Iterator[tuple[str, list[Any]]]:
     """Columns of plain Python numbers and texts; float32 in its own shortest form."""
     for name, column in found.columns.items():
         values = np.asarray(column)

@@ -161,6 +161,7 @@ def finished(
         covariates=covariates,
         covariate_names=covariate_names,
         unit=options.unit,
+        zone=zone,
     )
     check_series(series, minimum=max(2, round(options.minimum_days * series.steps_per_day)))
     return series

@@ -22,11 +22,12 @@ from hanse.learning.forecaster_models import ForecasterModel
 from hanse.learning.forecaster_training import fit_epochs, train_moreau
 from hanse.learning.local_training import Report, derived_seed
 from hanse.learning.training_options import TrainingOptions, learning_rate
-from hanse.method import Assignment
+from hanse.method import Assignment, Predictions
 from hanse.models import Role
 from hanse.payload import Payload
 from hanse.payload.compressing import compressed_delta
 from hanse.payload.kinds import MetricSum, RatioSum
+from hanse_agent.learners.forecast_predictions import forecast, keep_use
 from hanse_agent.learners.forecast_task import ForecastTask
 from hanse_agent.learners.network_state import NetworkState, keep_model
 from hanse_agent.learners.networks import NetworkLearner, NetworkModel, NodeTask, Setup
@@ -150,11 +151,22 @@ class ForecastLearner(NetworkLearner):
             self._load(setup, arrays)
             found = task.evaluate(setup.network, task.held_out, None, assignment.progress)
             figures |= found if name == served else {f"{name}_{each}": value for each, value in found.items()}
-        keep_model(assignment.next_state, models[self._used(models, served)], assignment.job)
+        used = self._used(models, served)
+        keep_model(assignment.next_state, models[used], assignment.job)
+        keep_use(assignment.next_state, used, task.windows)
         skipped = assignment.state is not None and (assignment.state / _SKIPPED_FILE).exists()
         if assignment.unseen or self.serves == "post":
             figures[SKIPPED] = RatioSum.of(np.array([float(skipped or self._stale(assignment))]))
         return figures
+
+    def forecast(self, state: Path) -> Predictions:
+        """The next steps from the newest records, by the model that this node used at the last evaluation.
+
+        Raises:
+            NotFound: no evaluation has come to this node yet.
+            SiteError: the newest records are not complete.
+        """
+        return forecast(state, self._dataset)
 
     def _keep_model(self, assignment: Assignment, shared: Arrays) -> None:
         """The evaluation keeps the model that the node uses."""
