@@ -7,6 +7,7 @@ so that a test can cut the connection. Needs Chromium: `apt-get install chromium
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -59,10 +60,11 @@ def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
 
 
 class Relay:
-    """A port that leads to another one, until it is cut."""
+    """A port that leads to others in turn, passing over those that are gone, until it is cut."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, *targets: int) -> None:
+        self._targets = itertools.cycle(targets)
+        self._count = len(targets)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.whole = True
@@ -95,11 +97,20 @@ class Relay:
             if not self.whole:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self._target))
+            far = self._reach()
+            if far is None:
+                near.close()
+                continue
             with self._lock:
                 self._open |= {near, far}
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _reach(self) -> socket.socket | None:
+        for target in itertools.islice(self._targets, self._count):
+            with contextlib.suppress(OSError):
+                return socket.create_connection(("127.0.0.1", target))
+        return None
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
