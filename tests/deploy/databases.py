@@ -75,6 +75,6 @@ class Database:
 
     def attempt(self, command: list[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a program, and see what comes."""
-        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, "PATH": path, **variables}
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

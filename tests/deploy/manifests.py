@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 def tool(name: str) -> str | None:
     """A program that the variable in capitals names, that is on the path, or that `make tools` laid down."""
-    beside = (ROOT / "build" / "tools" / name, ROOT / "build" / "tools" / "checkov-environment" / "bin" / name)
+    beside = (ROOT / "build" / "tools" / name, ROOT / "build" / "tools" / "environment" / "bin" / name)
     found = os.environ.get(name.upper()) or shutil.which(name)
     return found or next((str(path) for path in beside if path.exists()), None)
 
