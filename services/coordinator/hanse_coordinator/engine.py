@@ -25,7 +25,7 @@ from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.runner import JobRunner
 from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
-from hanse_coordinator.states import AssignmentEvent, JobEvent
+from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, JobEvent, step
 
 __all__ = ["Engine"]
 
@@ -312,6 +312,7 @@ class Engine:
                         code="ALREADY_CONTRIBUTED",
                     )
                 return not known.late
+            late = step(ASSIGNMENT, tx.assignment(assignment.id).state, AssignmentEvent.DELIVER, what="the assignment")
             tx.add_artifact(
                 digest=digest, size=size, kind="contribution", job=assignment.job, retain_until=tx.now + retention
             )
@@ -324,7 +325,7 @@ class Engine:
                 size=size,
                 late=True,
             )
-            tx.update_assignment(assignment.id, state=AssignmentState.LATE)
+            tx.update_assignment(assignment.id, state=late.state)
             body = {"phase": assignment.phase, "digest": digest, "bytes": size, "late": True}
             tx.event("contribution", job=assignment.job, node=assignment.node, body=body)
             return False
