@@ -1,7 +1,8 @@
-"""`hanse demo …`: whole federations on this machine, on real data."""
+"""`hanse demo …`: whole federations on this machine."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,6 +66,35 @@ def images(
         raise OperatorError(f"There is no domain of {unseen} degrees.", remedy=f"Choose one of {list(ANGLES)}.")
     try:
         return run_demo(unseen=unseen, rounds=rounds, state=run.state, keep=keep, say=run.note)
+    except ImportError as error:
+        raise _not_installed(error, "demo-images") from error
+
+
+@command(group, "charging", state="Run in this folder and keep it. Else in a temporary one.")
+def charging(
+    run: Run,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="Real sessions: one .csv or .parquet file a station, with the columns start, end and energy_kwh. "
+            "Else generated ones.",
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of training.")] = 6,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the state folder, also one that was made for this run.")
+    ] = False,
+) -> Answer:
+    """Forecast the demand of charging stations, each by a model that fits it (Fed-GAME), from sessions that stay there.
+
+    Starts a federation with mutual TLS, one agent a station; one station is left out of the training and adapts.
+    """
+    from hanse.demos.charging import run_demo
+
+    try:
+        return run_demo(data=data, rounds=rounds, state=run.state, keep=keep, say=run.note)
     except ImportError as error:
         raise _not_installed(error, "demo-images") from error
 

@@ -8,9 +8,10 @@ import pytest
 
 from hanse.jobs import JobSpecification
 from hanse.learning.training_options import PublishedGperxan
-from hanse.models import load_model
+from hanse.models import Role, load_model
 from hanse.settings import load_yaml, validate
 from hanse_agent.settings import AgentConfig
+from hanse_aggregator.plugins.game import Game
 from hanse_aggregator.plugins.histogram_split_finder import HistogramSplitFinder
 from hanse_aggregator.plugins.xan_averaging import XanAveraging
 
@@ -51,4 +52,22 @@ def test_the_gperxan_agent_offers_the_dataset_of_the_job() -> None:
     config.check_datasets()
     job = load_yaml(JobSpecification, EXAMPLES / "gperxan" / "pacs.yaml")
     assert job.dataset in config.offered
+    assert job.selection.labels.items() <= config.labels.items()
+
+
+def test_the_charging_job_fits_method_and_model() -> None:
+    job = load_yaml(JobSpecification, EXAMPLES / "charging" / "job.yaml")
+    config = validate(Game.Config, dict(job.method_config), source="method_config").model_dump()
+    assert (job.method, job.rounds, config["training"]["personal"]["served"]) == ("fedgame", 100, "post")
+    roles = load_model(job.model, config["model"]).roles()
+    assert [name for name, role in roles.items() if role is Role.SELECTIVE] == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("name", ["agent.yaml", "table.yaml"])
+def test_the_charging_agents_offer_the_dataset_of_the_job(name: str) -> None:
+    config = AgentConfig.load(EXAMPLES / "charging" / name)
+    config.check_datasets()
+    job = load_yaml(JobSpecification, EXAMPLES / "charging" / "job.yaml")
+    assert job.dataset in config.offered
+    assert job.method in config.policy.methods
     assert job.selection.labels.items() <= config.labels.items()

@@ -42,7 +42,7 @@ CALLS: dict[str, list[str]] = {
     "plugin new": ["my_mean", "-o", "{tmp}/my-mean"],
 }
 # These start processes: tests/integration covers them.
-HEAVY = {"up", "demo activity", "demo images"}
+HEAVY = {"up", "demo activity", "demo images", "demo charging"}
 LOCAL = {"authority init", "authority show", "authority issue", "plugin new"}
 
 
