@@ -1,0 +1,29 @@
+"""A new authority: services get certificates of it, nodes are invited again, and their history goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hanse.cli.connection import Control, find_connection
+from tests.chaos.world import world
+
+
+def test_after_a_new_authority_a_node_joins_again_and_goes_on_from_the_model_it_had(tmp_path: Path) -> None:
+    with world(tmp_path) as place:
+        ada = place.add_site("ada")
+        first = place.until_ended(place.submit("before", rounds=2))
+        assert first.job.state == "succeeded", first.job.reason
+        assert ada.agent is not None
+        ada.agent.stop()
+
+        place.federation.stop()
+        shutil.rmtree(place.federation.state / "authority")
+        place.federation.start()  # makes another, and certificates of it for the services
+        with Control(find_connection(place.federation.state)) as control:
+            place.control = control
+            place.join(ada, again=True)
+            place.run(ada)
+            second = place.until_ended(place.submit("after", rounds=2, continue_from=first.job.id))
+            assert second.job.state == "succeeded", second.job.reason
+            assert place.whole()
