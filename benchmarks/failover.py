@@ -185,10 +185,13 @@ def main() -> None:
     parser.add_argument("--lease", default="5s", help="the coordinators' leader_lease")
     parser.add_argument("--heartbeat", default="2s", help="how soon an agent notices a leader that is silent")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this folder and leave it, with all logs")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hanse-failover-") as folder:
-        row = measure(arguments, Path(folder))
+        if arguments.keep:
+            arguments.keep.mkdir(parents=True)
+        row = measure(arguments, arguments.keep or Path(folder))
     if arguments.json:
         print(json.dumps(asdict(row)))
         return

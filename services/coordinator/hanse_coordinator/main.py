@@ -8,8 +8,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from hanse import __version__, logs
 from hanse.errors import FencedOut, HanseError, OperatorError
@@ -27,6 +29,7 @@ from hanse_coordinator.traces import PHASES
 __all__ = ["Coordinator", "main"]
 
 _PAUSE_S = 1.0
+_CLOSE_S = 15.0
 _AWAY = {"LEDGER_UNAVAILABLE", "LEDGER_BUSY"}
 
 
@@ -94,17 +97,18 @@ class Coordinator:
                 await asyncio.wait({lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 await self._ready(False)
                 if not lost.done():
-                    draining = asyncio.create_task(term.drain(self.settings.grace.total_seconds()))
-                    await _first(draining, lost)
+                    grace = self.settings.grace.total_seconds()
+                    draining = _within(grace + _CLOSE_S, term.drain(grace), "the drain does not end")
+                    await _first(asyncio.create_task(draining), lost)
                 if lost.done():
                     logs.logger().warning("leads no longer", epoch=lead.epoch, reason=str(lost.result()))
-                    await term.abandon(lost.result())
+                    await _within(_CLOSE_S, term.abandon(lost.result()), "sessions do not end")
             if lost.done() and isinstance(lost.result(), OperatorError):
                 raise lost.result()
         finally:
             lost.cancel()
             stopped.cancel()
-            await term.close()
+            await _within(_CLOSE_S, term.close(), "the term does not come to its end")
 
     async def _started(self, term: Term, lost: asyncio.Task[HanseError]) -> bool:
         """Whether the term has begun; False when the lease, or the database, went away meanwhile."""
@@ -126,6 +130,22 @@ class Coordinator:
         if self.settings.ports_file:
             write_atomically(self.settings.ports_file, json.dumps(self.ports).encode(), mode=0o644)
         logs.logger().info("coordinator is serving", version=__version__, epoch=lead.epoch, **self.ports)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None], what: str) -> None:
+    """Do what must not take long. A process that cannot let go of the lead ends: its supervisor starts it anew."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not task.done():
+        logs.logger().error("ending this process", reason=f"{what} within {seconds:g} s")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    task.result()
 
 
 async def _first(work: asyncio.Task[None], lost: asyncio.Task[HanseError]) -> bool:
