@@ -120,7 +120,7 @@ def play(rows: Rows, networks: Networks | None, options: GameOptions, *, seed: i
         )
         found = game_networks.attend(after, inputs, after[BIAS].value, inputs, allowed, options)
         attention, gates = found.weights, found.gates
-    attention = capped(attention, allowed, options.attention_cap)
+    attention = capped(attention, options.attention_cap)
     return Played(
         places=places,
         updates=mixed(playing.values, playing.values, factors, attention, options),
@@ -163,7 +163,7 @@ def adapt(unseen: Rows, seen: Rows, networks: Networks | None, options: GameOpti
             allowed,
             options,
         ).weights
-    attention = capped(attention, allowed, options.attention_cap)
+    attention = capped(attention, options.attention_cap)
     return Adapted(updates=mixed(unseen.values, seen.values, factors, attention, options), attention=attention)
 
 

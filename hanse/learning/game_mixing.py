@@ -102,25 +102,25 @@ def even_attention(allowed: Bool) -> Float64:
     return even
 
 
-def capped(attention: Float64, allowed: Bool, cap: float) -> Float64:
-    """Attention [n, m] of which no peer holds more than `cap`; what is over goes to the others in proportion.
+def capped(attention: Float64, cap: float) -> Float64:
+    """Attention [n, m] of which no peer holds more than `cap`; what is over goes to a node's other peers in proportion.
 
-    A node with fewer than 1/cap peers shares its attention evenly among them.
+    Peers are those with any attention. A node with fewer than 1/cap of them shares its attention evenly among them.
     """
     if cap >= 1:
         return attention
+    peers = attention > 0
+    limit = np.maximum(cap, 1.0 / np.maximum(peers.sum(axis=1, keepdims=True), 1))
     result, full = attention.copy(), np.zeros(attention.shape, dtype=np.bool_)
-    peers = allowed.sum(axis=1)
-    limit = np.maximum(cap, 1.0 / np.maximum(peers, 1))[:, None]
     for _ in range(attention.shape[1]):
         over = (result > limit + TINY) & ~full
         if not over.any():
             break
         full |= over
-        free = allowed & ~full
+        free = peers & ~full
         room = np.maximum(1.0 - (full * limit).sum(axis=1, keepdims=True), 0.0)
         mass = (attention * free).sum(axis=1, keepdims=True)
-        portions = np.where(mass > 0, attention * free / np.where(mass > 0, mass, 1.0), even_attention(free))
+        portions = attention * free / np.where(mass > 0, mass, 1.0)
         changed = full.sum(axis=1, keepdims=True) > 0
         result = np.where(changed, np.where(full, limit, portions * room), result)
     return result

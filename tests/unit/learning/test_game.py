@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hanse.learning.arrays import Float32, Float64
 from hanse.learning.game import Played, Rows, adapt, play
-from hanse.learning.game_mixing import clip_factors, norms, scale_of
+from hanse.learning.game_mixing import capped, clip_factors, norms, scale_of
 from hanse.learning.game_options import GameOptions
 from hanse.learning.game_parameters import BIAS, Networks, Trained, fresh_networks
 from tests.unit.learning import game_reference as reference
@@ -353,6 +353,26 @@ def test_attention_has_a_cap_where_there_are_peers_enough() -> None:
         round_number=1,
     )
     np.testing.assert_allclose(pair.attention, [[0, 1], [1, 0]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1.0, 5.0]), min_size=5, max_size=5), min_size=1, max_size=4
+    ),
+    cap=st.floats(0.05, 1.0),
+)
+def test_what_is_over_the_cap_goes_to_the_other_peers_in_their_order(rows: list[list[float]], cap: float) -> None:
+    given_ = np.array(rows)
+    attention = given_ / np.maximum(given_.sum(axis=1, keepdims=True), 1e-300)
+    held = capped(attention, cap)
+    np.testing.assert_allclose(held.sum(axis=1), attention.sum(axis=1), atol=1e-9)
+    assert ((held > 0) == (attention > 0)).all()  # nobody becomes a peer by it
+    peers = (attention > 0).sum(axis=1)
+    assert (held.max(axis=1) <= np.maximum(cap, 1 / np.maximum(peers, 1)) + 1e-9).all()
+    for before, after in zip(attention, held, strict=True):
+        order = np.argsort(before, kind="stable")
+        assert (np.diff(after[order]) >= -1e-9).all()
 
 
 def test_factors_of_clipping_are_of_the_median_and_never_above_one() -> None:
