@@ -23,7 +23,7 @@ from typing import Self
 
 from sqlalchemy import Connection, Engine, insert, select, update
 
-from hanse.errors import Conflict, FencedOut, PlatformError
+from hanse.errors import Conflict, FencedOut
 from hanse.ledger import models, schema
 from hanse.ledger.artifacts import ArtifactReads, ArtifactWrites
 from hanse.ledger.database import begin, clock, open_engine, parse_url
@@ -98,19 +98,14 @@ class Ledger:
             schema.migrate(connection, revision)
 
     def require_schema(self) -> None:
-        """Check that the tables are those that this version of Hanse works with.
+        """Check that this version of Hanse works with the tables: those of its own, or of a release that added to them.
 
         Raises:
-            PlatformError: they are not.
+            PlatformError: it does not.
         """
         with begin(self._engine, writing=False) as connection:
             found = schema.current_revision(connection)
-        if found != schema.newest_revision():
-            raise PlatformError(
-                f"The ledger's tables are at revision {found or 'none'}, not at {schema.newest_revision()}.",
-                remedy="Migrate it first.",
-                code="LEDGER_SCHEMA",
-            )
+        schema.require(found)
 
     # ---- Leadership
     def leader(self) -> Leader | None:

@@ -12,12 +12,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
+from hanse.errors import PlatformError
 from hanse.ledger.models import metadata
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 # Two coordinators that start at once migrate one after the other. The lock belongs to the transaction, so that
 # a transaction pooler does not matter.
 _LOCK = "SELECT pg_advisory_xact_lock(4849515345)"
+# Releases to come add to the tables (expand) in revisions up to this one, and this release runs on them as well: during
+# an upgrade, and after a way back. What takes away or changes something that this release needs (contract) is numbered
+# from the next thousand on; the last release before it names that thousand here.
+LAST_COMPATIBLE = "0999"
 
 
 def configuration(connection: Connection | None = None) -> Config:
@@ -35,6 +40,9 @@ def migrate(connection: Connection, revision: str) -> None:
     config = configuration(connection)
     script = ScriptDirectory.from_config(config)
     current = current_revision(connection)
+    if revision == "head" and current is not None and current > newest_revision():
+        require(current)
+        return  # a later release was here, and only added
     backwards = revision == "base"
     if not backwards and current is not None:
         target = script.as_revision_number(revision)
@@ -57,6 +65,22 @@ def newest_revision() -> str:
     if newest is None:
         raise AssertionError("a ledger has at least one revision")
     return newest
+
+
+def require(found: str | None) -> None:
+    """Check that this version of Hanse works with tables of a revision: its own, or of a release that added to them.
+
+    Raises:
+        PlatformError: it does not.
+    """
+    newest = newest_revision()
+    if found is None or not newest <= found <= LAST_COMPATIBLE:
+        newer = found is not None and found > newest
+        raise PlatformError(
+            f"The ledger's tables are at revision {found or 'none'}, not at {newest}.",
+            remedy="Update this program, or restore a backup of its time." if newer else "Migrate it first.",
+            code="LEDGER_SCHEMA",
+        )
 
 
 def differences(connection: Connection) -> list[Any]:
