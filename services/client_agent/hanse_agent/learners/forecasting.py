@@ -29,8 +29,9 @@ from hanse.payload.compressing import compressed_delta
 from hanse.payload.kinds import MetricSum, RatioSum
 from hanse_agent.learners.forecast_predictions import forecast, keep_use
 from hanse_agent.learners.forecast_task import ForecastTask
+from hanse_agent.learners.network_setup import Arrays, NetworkModel, Setup
 from hanse_agent.learners.network_state import NetworkState, keep_model
-from hanse_agent.learners.networks import NetworkLearner, NetworkModel, NodeTask, Setup
+from hanse_agent.learners.networks import NetworkLearner, NodeTask
 
 SERIES_KINDS = ("charging_sessions", "series", "st_evcdp")
 ADAPT = "adapt"
@@ -38,8 +39,6 @@ OWN = "fitted"
 """The node's own model after training; its figures begin with `fitted_` unless it is the one that is served."""
 SKIPPED = "personal_skipped"
 _SKIPPED_FILE = "personal-skipped"
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 class ForecastLearner(NetworkLearner):

@@ -24,7 +24,8 @@ from hanse.learning.training_options import PublishedGperxan, TrainingOptions, U
 from hanse.learning.xan import xan_layers
 from hanse.method import Dataset, Predictions
 from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum
-from hanse_agent.learners.networks import NetworkLearner, NetworkModel
+from hanse_agent.learners.network_setup import NetworkModel
+from hanse_agent.learners.networks import NetworkLearner
 
 MOST_IN_MEMORY = 512_000_000
 """Decoded images of a node stay in memory up to so many bytes; beyond it they are decoded again and again."""

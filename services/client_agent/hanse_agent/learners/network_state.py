@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hanse.errors import InvalidPayload, SiteError
 from hanse.method import JobContext
+from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum
 from hanse.payload.safetensors import read_safetensors, safetensors_file
 
 FILE = "network.safetensors"
@@ -95,3 +96,17 @@ def carry_over(source: Path | None, target: Path) -> None:
         os.link(source / FILE, target / FILE)
     except OSError:
         shutil.copyfile(source / FILE, target / FILE)
+
+
+def with_bits(each: MetricSum) -> NDArray[np.int64]:
+    """Sums as one flat array: form, fraction bits, then the numbers."""
+    return np.concatenate([np.array([each.form, each.fraction_bits], dtype=np.int64), each.array.ravel()])
+
+
+def without_bits(array: NDArray[np.int64]) -> MetricSum:
+    """The inverse of `with_bits`; for confusion matrices and ratios."""
+    form, bits, numbers = int(array[0]), int(array[1]), array[2:]
+    if form == ConfusionSum.form:
+        side = round(len(numbers) ** 0.5)
+        return ConfusionSum(numbers.reshape(side, side))
+    return RatioSum(numbers, bits)

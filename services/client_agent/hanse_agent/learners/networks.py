@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -19,36 +17,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hanse.errors import InvalidPayload, MethodError, SiteError
+from hanse.errors import MethodError
 from hanse.learning.arrays import Int64
 from hanse.learning.compression import CompressionOptions
 from hanse.learning.forecast_options import PersonalOptions
 from hanse.learning.local_training import Report, Task, derived_seed, train
 from hanse.learning.training_options import TrainingOptions, UnseenReadOut, learning_rate
 from hanse.method import Assignment, Dataset, JobContext
-from hanse.models import Model, Role, load_model
+from hanse.models import Role, load_model
 from hanse.payload import Payload
 from hanse.payload.compressing import compressed_delta, keep_residuals
-from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum, metrics_payload
-from hanse.payload.models import read_roles
+from hanse.payload.kinds import MetricSum, metrics_payload
 from hanse.settings import validate
-from hanse_agent.learners.network_state import NetworkState, carry_over, keep_model
+from hanse_agent.learners.network_setup import (
+    SHARED,
+    Arrays,
+    NetworkModel,
+    Setup,
+    device_of,
+    is_averaged,
+    own_arrays,
+    shared_arrays,
+)
+from hanse_agent.learners.network_state import NetworkState, carry_over, keep_model, with_bits, without_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
 FITTED = "fitted_"
 """Begins the names of figures of the model as trained at the node, before it was averaged."""
-
-Arrays = Mapping[str, NDArray[Any]]
-
-
-class NetworkModel(Model, Protocol):
-    """A registered model that is a network."""
-
-    def build(self) -> nn.Module:
-        """The network, with arbitrary weights."""
 
 
 class NodeTask(Task, Protocol):
@@ -68,20 +65,6 @@ class NodeTask(Task, Protocol):
 
     def evaluate_ensemble(self, networks: list[Callable[[], nn.Module]], rows: Int64) -> dict[str, MetricSum]:
         """The figures of the mean of several networks' predictions, each made when its turn comes."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Setup:
-    """What follows from the job alone, kept warm."""
-
-    key: str
-    model: NetworkModel
-    options: TrainingOptions
-    compression: CompressionOptions
-    readings: tuple[UnseenReadOut, ...]
-    network: nn.Module
-    roles: Mapping[str, Role]
-    initial: Arrays
 
 
 class NetworkLearner(ABC):
@@ -124,7 +107,7 @@ class NetworkLearner(ABC):
         if self._task is None:
             device = next(setup.network.parameters()).device
             self._task = self.task(self._records, setup.model, setup.options, device)
-        shared = _shared(assignment, setup)
+        shared = shared_arrays(assignment, setup)
         if assignment.phase == "train":
             return self._train(assignment, setup, self._task, shared)
         if assignment.phase == "evaluate":
@@ -147,7 +130,7 @@ class NetworkLearner(ABC):
 
     def _start(self, assignment: Assignment, setup: Setup, shared: Arrays, kept: NetworkState) -> Arrays:
         """The whole state that a round's training starts from."""
-        return {**shared, **_own(setup, kept)}
+        return {**shared, **own_arrays(setup, kept)}
 
     def _stays(self, setup: Setup, after: Arrays) -> Arrays:
         """What of the trained state stays at the node."""
@@ -193,7 +176,7 @@ class NetworkLearner(ABC):
             round=assignment.round,
             own=self._stays(setup, after),
             optimiser={name: tensor.numpy() for name, tensor in report.optimiser.items()},
-            fitted={name: _with_bits(each) for name, each in fitted.items()},
+            fitted={name: with_bits(each) for name, each in fitted.items()},
         ).save(assignment.next_state)
         return compressed_delta(
             assignment,
@@ -207,10 +190,10 @@ class NetworkLearner(ABC):
         if assignment.unseen:
             return self._evaluate_unseen(assignment, setup, task, shared)
         kept = NetworkState.load(assignment.state)
-        self._load(setup, {**shared, **_own(setup, kept)})
+        self._load(setup, {**shared, **own_arrays(setup, kept)})
         figures = task.evaluate(setup.network, task.held_out, None, assignment.progress)
         if kept.round == assignment.round:
-            figures |= {prefixed(FITTED, name): _without_bits(array) for name, array in kept.fitted.items()}
+            figures |= {prefixed(FITTED, name): without_bits(array) for name, array in kept.fitted.items()}
         return figures
 
     def _evaluate_unseen(
@@ -274,7 +257,7 @@ class NetworkLearner(ABC):
                 options=options,
                 compression=CompressionOptions.model_validate(config.get("compression", {})),
                 readings=(first, *(each for each in options.also_read if each != first)),
-                network=model.build().to(_device(options)),
+                network=model.build().to(device_of(options)),
                 roles=model.roles(),
                 initial=model.initial_state(job.seed),
             )
@@ -296,65 +279,3 @@ class NetworkLearner(ABC):
 def prefixed(start: str, name: str) -> str:
     """The name of a figure with a beginning, so that a confusion matrix is read as `fitted_accuracy`."""
     return start.rstrip("_") if name == "confusion" else start + name
-
-
-def _shared(assignment: Assignment, setup: Setup) -> Arrays:
-    """The instruction's arrays, checked against the job's model."""
-    payload = assignment.instruction
-    roles = read_roles(payload)
-    wanted = {name: role for name, role in setup.roles.items() if role in SHARED}
-    remedy = "Check that this site has the same version of the model's package as the aggregator."
-    if payload.header.model_state.model != assignment.job.model or roles != wanted:
-        odd = sorted(set(roles.items()) ^ set(wanted.items()))
-        raise InvalidPayload(
-            f"The instruction's arrays are not those of the model '{assignment.job.model}' here"
-            + (f": see '{odd[0][0]}' ({odd[0][1]})." if odd else "."),
-            remedy=remedy,
-        )
-    for name in wanted:
-        mine, array = setup.initial[name], payload.arrays[name]
-        if array.shape != mine.shape or array.dtype != mine.dtype:
-            raise InvalidPayload(
-                f"The instruction's array '{name}' is {array.dtype} {array.shape}, and here {mine.dtype} {mine.shape}.",
-                remedy=remedy,
-            )
-    return {name: payload.arrays[name] for name in wanted}
-
-
-def _own(setup: Setup, kept: NetworkState) -> Arrays:
-    """What belongs to the node: as it kept it, or as everybody begins."""
-    own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
-    return own | {name: array for name, array in kept.own.items() if name in own}
-
-
-def _device(options: TrainingOptions) -> torch.device:
-    found = torch.cuda.is_available()
-    if options.device == "cuda" and not found:
-        raise SiteError(
-            "The job wants a GPU, and there is none here.",
-            code="NO_GPU",
-            remedy="Set training.device to auto, or take this node out of the job.",
-        )
-    if found and options.device != "cpu":
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.deterministic = True
-        return torch.device("cuda")
-    return torch.device("cpu")
-
-
-def is_averaged(array: NDArray[Any]) -> bool:
-    """Whether an array takes part in averaging: counters, which are integers, do not."""
-    return bool(np.issubdtype(array.dtype, np.floating))
-
-
-def _with_bits(each: MetricSum) -> NDArray[np.int64]:
-    """Sums as one flat array: form, fraction bits, then the numbers."""
-    return np.concatenate([np.array([each.form, each.fraction_bits], dtype=np.int64), each.array.ravel()])
-
-
-def _without_bits(array: NDArray[np.int64]) -> MetricSum:
-    form, bits, numbers = int(array[0]), int(array[1]), array[2:]
-    if form == ConfusionSum.form:
-        side = round(len(numbers) ** 0.5)
-        return ConfusionSum(numbers.reshape(side, side))
-    return RatioSum(numbers, bits)
