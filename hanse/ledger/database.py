@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, select
+from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.sql import func
@@ -36,7 +36,12 @@ _POSTGRESQL: Final = {
 }
 # Of one transaction, because a session's settings do not pass a pooler. A leader that is stopped inside a
 # transaction holds the lease row no longer than about a lease: the standby waits for it.
-_PATIENCE: Final = "SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+_PATIENCE: Final = "SET LOCAL lock_timeout = '{}s'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+_END_SILENT: Final = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND usename = current_user AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()"
+    " AND state_change < clock_timestamp() - make_interval(secs => :seconds)"
+)
 _READING: Final = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
@@ -85,6 +90,9 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
                 f"A ledger on PostgreSQL needs the Python package {error.name}, which is not installed.",
                 remedy="Install hanse[postgres].",
             ) from error
+        # Many rows in one statement. The driver's own way is a pipeline, during which PostgreSQL does not notice that
+        # a client fell silent: a leader that is stopped there would hold the lease row for ever.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "handle_error", _translate)
     return engine
 
@@ -135,10 +143,11 @@ def _set_up_sqlite_read_only(connection: sqlite3.Connection, _record: Any) -> No
 
 
 @contextmanager
-def begin(engine: Engine, *, writing: bool) -> Iterator[Connection]:
+def begin(engine: Engine, *, writing: bool, lock_seconds: int = BUSY_SECONDS) -> Iterator[Connection]:
     """A transaction: committed at the end of the block, undone if the block raises.
 
-    A transaction that only reads sees one state of the database from its first statement on.
+    A transaction that only reads sees one state of the database from its first statement on. One that writes waits on
+    PostgreSQL at most `lock_seconds` for a row that another holds.
     """
     if engine.dialect.name == "sqlite":
         with engine.begin() as connection:
@@ -147,8 +156,20 @@ def begin(engine: Engine, *, writing: bool) -> Iterator[Connection]:
     else:
         with (engine if writing else engine.execution_options(**_READING)).begin() as connection:
             if writing:
-                connection.exec_driver_sql(_PATIENCE)
+                connection.exec_driver_sql(_PATIENCE.format(lock_seconds))
             yield connection
+
+
+def end_silent_transactions(engine: Engine, seconds: float) -> int:
+    """End transactions on this database whose client has said nothing for so long; returns how many.
+
+    It is the limit of `_PATIENCE` once more, for clients that were stopped where the server does not apply it. Only
+    this user's own transactions are seen.
+    """
+    if engine.dialect.name == "sqlite":
+        return 0
+    with engine.begin() as connection:
+        return len(connection.execute(_END_SILENT, {"seconds": seconds}).all())
 
 
 def clock(connection: Connection, own: Callable[[], float]) -> float:

@@ -26,7 +26,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from hanse.errors import Conflict, FencedOut
 from hanse.ledger import models, schema
 from hanse.ledger.artifacts import ArtifactReads, ArtifactWrites
-from hanse.ledger.database import begin, clock, open_engine, parse_url
+from hanse.ledger.database import begin, clock, end_silent_transactions, open_engine, parse_url
 from hanse.ledger.events import EventReads, EventWrites
 from hanse.ledger.jobs import JobReads, JobWrites
 from hanse.ledger.nodes import NodeReads, NodeWrites
@@ -136,9 +136,10 @@ class Ledger:
 
         Raises:
             Conflict: another holder's lease has not run out.
+            PlatformError: code `LEDGER_BUSY`: somebody holds the lease row locked.
         """
         table = models.lease
-        with begin(self._engine, writing=True) as connection:
+        with begin(self._engine, writing=True, lock_seconds=2) as connection:
             now = clock(connection, self._clock)
             expires_at = None if seconds is None else now + seconds
             current = connection.execute(
@@ -163,6 +164,13 @@ class Ledger:
                 .values(holder=holder, epoch=epoch + 1, expires_at=expires_at)
             )
             return int(epoch) + 1
+
+    def end_silent_leader(self, seconds: float) -> bool:
+        """End transactions whose client has said nothing for `seconds`, so that they hold the lease row no longer.
+
+        For a standby that finds the lease run out but its row locked; whether there were any.
+        """
+        return end_silent_transactions(self._engine, seconds) > 0
 
     def renew_lease(self, epoch: int, seconds: float) -> None:
         """Lead for another `seconds` from now.

@@ -38,6 +38,7 @@ _LONGEST_PAUSE_S = 1.0
 _RELEASE_S = 5.0
 _FILE_PAUSE_S = 0.2
 _SCHEMA = "LEDGER_SCHEMA"
+_BUSY = "LEDGER_BUSY"
 T = TypeVar("T")
 
 
@@ -186,8 +187,16 @@ class _LeaseLead:
                 if error.code == _SCHEMA:
                     raise
                 self._complain(error)
+                if error.code == _BUSY:
+                    self._free_the_row(ledger)
             self._wake.wait(pause)
         return False
+
+    def _free_the_row(self, ledger: Ledger) -> None:
+        """The lease is free, but somebody locked its row and fell silent: a leader that was stopped while it wrote."""
+        with suppress(PlatformError):
+            if ledger.end_silent_leader(self._lease):
+                self._log.warning("ended a transaction that held the lease's row and whose client fell silent")
 
     def _keep(self, ledger: Ledger) -> None:
         """Renew until told to end, or until somebody else leads."""

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
 
 from hanse.errors import FencedOut, HanseError, OperatorError, PlatformError
 from hanse.ledger import Leader, Ledger
@@ -120,6 +122,24 @@ def test_a_standby_follows_at_once_when_nobody_listens_where_the_leader_was(post
         await asyncio.gather(first.release(), lead.release())
 
     asyncio.run(scenario())
+
+
+def test_a_leader_that_fell_silent_while_it_wrote_does_not_keep_the_lease(postgresql_url: str) -> None:
+    with Ledger.open(postgresql_url) as ledger:
+        ledger.take_lease("first", -1)
+    silent = create_engine(make_url(postgresql_url).set(drivername="postgresql+psycopg"))
+    with silent.connect() as connection:
+        # As a client that was stopped where the server's own limit does not count.
+        connection.exec_driver_sql("SELECT epoch FROM lease FOR UPDATE")
+
+        async def scenario() -> None:
+            lead = await soon(candidate(postgresql_url, "second", lease=1.0))
+            assert lead.epoch == 2
+            await lead.release()
+
+        asyncio.run(scenario())
+        connection.invalidate()
+    silent.dispose()
 
 
 class FakeLedger:
