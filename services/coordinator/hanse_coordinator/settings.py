@@ -56,7 +56,7 @@ class CoordinatorSettings(ArtifactSettings):
     need not wait for its lease. Default: `health_listen`, where that names one machine."""
     leader_lease: Duration = Field(timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(minutes=5))
     """On PostgreSQL: how long a leader that is silent still leads. It is renewed three times as often."""
-    grace: Duration = Field(timedelta(seconds=20), ge=timedelta(0))
+    grace: Duration = Field(timedelta(seconds=15), ge=timedelta(0))
     """After SIGTERM: how long uploads that are running may go on."""
     advertise: tuple[str, ...] = ()
     """host:port at which agents reach `nodes_listen`; written into invitations. Default: the bound address."""
