@@ -7,6 +7,7 @@ copied into each other. Bytes are hashed as they go out and as they come in; mem
 from __future__ import annotations
 
 import hashlib
+import random
 import secrets
 import shutil
 import threading
@@ -17,8 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import obstore
-import tenacity
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
 from hanse.artifacts.bucket_access import BLOCK, connect, verified
 from hanse.artifacts.bucket_errors import bucket_failure, is_missing
@@ -33,8 +33,8 @@ from hanse.payload.payload import Payload
 PART = 8 * 1024 * 1024
 MOST_PARTS = 9_000
 PARTS_AT_ONCE = 4
-PATIENCE = timedelta(seconds=30)
-"""How long a request is tried again before it counts as failed."""
+PATIENCE = timedelta(seconds=10)
+"""How long a request is tried again before it counts as failed: well below the lease of an assignment."""
 IDENTITY = "store.id"
 FRESH_S = LEFTOVER_AGE.total_seconds() / 2
 _ATTEMPTS = 5
@@ -260,7 +260,7 @@ class BucketStore:
             draft.unlink(missing_ok=True)
 
     def _download(self, digest: bytes, target: Path) -> bytes:
-        """Write the object to `target`; returns its SHA-256. A connection that breaks goes on at the byte."""
+        """Write the object to `target`; returns its SHA-256. One that breaks goes on at the byte, while any come."""
         hasher, key = hashlib.sha256(), key_of(digest)
         with target.open("wb") as file:
 
@@ -271,13 +271,20 @@ class BucketStore:
                     file.write(block)
                     hasher.update(block)
 
-            again = tenacity.Retrying(
-                retry=tenacity.retry_if_exception(lambda error: isinstance(error, BaseError)),
-                stop=tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_after_delay(self._patience),
-                wait=tenacity.wait_random_exponential(multiplier=0.2, max=5),
-                reraise=True,
-            )
-            if self._ask("read", lambda: again(go_on) or True, absent=False) is False:
+            def to_the_end() -> bool:
+                stalled = 0
+                while True:
+                    begin = file.tell()
+                    try:
+                        go_on()
+                        return True
+                    except GenericError:
+                        stalled = 0 if file.tell() > begin else stalled + 1
+                        if stalled == _ATTEMPTS:
+                            raise
+                        time.sleep(random.uniform(0.1, 0.5) * 2**stalled)  # noqa: S311 - so that not all come at once
+
+            if not self._ask("read", to_the_end, absent=False):
                 raise missing(digest)
         return hasher.digest()
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 BLOCK = 1024 * 1024
 """Bytes that are read or written at a time."""
+SILENCE = timedelta(minutes=1)
+"""A server that says nothing for so long, be it after a whole part was sent, is given up."""
+LONGEST = timedelta(hours=6)
+"""Of one request: the download of a model over a slow line."""
 
 
 def connect(location: S3Location, credentials: MountedCredentials | None, patience: timedelta) -> S3Store:
@@ -36,7 +40,8 @@ def connect(location: S3Location, credentials: MountedCredentials | None, patien
         client_options={
             "allow_http": location.plain_http,
             "connect_timeout": timedelta(seconds=min(10.0, patience.total_seconds())),
-            "timeout": timedelta(minutes=10),
+            "read_timeout": SILENCE,
+            "timeout": LONGEST,
         },
         retry_config={"max_retries": 10, "retry_timeout": patience},
         credential_provider=credentials,
