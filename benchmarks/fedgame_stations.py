@@ -30,15 +30,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scale
 import yaml
-from measuring import Watch, family
+from measuring import Watch, family, waited
 
 from hanse.cli.connection import Control, find_connection
-from hanse.cli.watch import follow
 from hanse.embedded import EmbeddedFederation, EmbeddedOptions
 from hanse.jobs import JobSpecification, Selection
 from hanse.v1 import control_pb2
 
 HOURS = 4 * 7 * 24
+JOB_TIMEOUT_S = 4 * 3600
 DATASET, METHOD, MODEL = "demand", "fedgame", "gru_forecaster"
 
 
@@ -137,8 +137,10 @@ def run(settings: Settings, folder: Path) -> Result:
         watch = Watch(lambda: {name: [pid] for name, pid in roots.items()})
         request = control_pb2.SubmitJobRequest(specification=specification(settings).model_dump_json().encode())
         job = control.call("SubmitJob", request)
-        detail = follow(control, job.id, lambda _: None, say=lambda _: None)
+        # By the ledger's file: whoever watches a job of so many nodes costs the coordinator something.
+        waited(lambda: _ended(federation.ledger_file), timeout_s=JOB_TIMEOUT_S, what="the job to end")
         _, cpu = watch.stop()
+        detail = control.call("GetJob", control_pb2.GetJobRequest(job=job.id))
         if detail.job.state != "succeeded":
             raise SystemExit(f"the job {detail.job.state}: {detail.job.reason.sentence}")
         peaks = {name: peak for root, pid in roots.items() for name, peak in _peaks(root, pid).items()}
@@ -158,6 +160,12 @@ def run(settings: Settings, folder: Path) -> Result:
         peak_rss_mb=peaks,
         rounds_s=[round(seconds, 3) for seconds in times],
     )
+
+
+def _ended(path: Path) -> bool:
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as ledger:
+        (state,) = ledger.execute("SELECT state FROM job").fetchone()
+    return state in ("succeeded", "failed", "cancelled", "paused")
 
 
 def _peaks(name: str, pid: int) -> dict[str, float]:
