@@ -30,7 +30,8 @@ class GameOptions(Settings):
     embedding: int = Field(32, ge=1, le=4096)
     """Numbers of an encoded difference."""
     experts: int = Field(4, ge=1, le=64)
-    """Scoring experts, shared by all nodes."""
+    """Scoring experts, shared by all nodes. One alone ranks peers alike for every node, as `gat` does (Brody, Alon and
+    Yahav, ICLR 2022, call it static attention); it is the gates that make the ranking a node's own."""
     top_k: int = Field(2, ge=1, le=64)
     """Experts that a node's gate keeps; the others count nothing for it."""
     temperature: float = Field(1.0, gt=0)

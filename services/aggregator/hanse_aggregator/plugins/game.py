@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from hanse.errors import OperatorError
+from hanse.errors import MethodError, OperatorError
 from hanse.learning.arrays import Float32
 from hanse.learning.game import Played, Rows, play, shifts
 from hanse.learning.game_mixing import shares
@@ -25,7 +25,7 @@ from hanse.learning.game_options import LEARNED, GameOptions
 from hanse.method import Aggregation, Audience, Contribution, JobContext, MetricValue, Outcome, Phase, Picture, Purpose
 from hanse.models import Role
 from hanse.payload import Payload
-from hanse.payload.models import Delta
+from hanse.payload.models import Delta, read_roles
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
 from hanse_aggregator.plugins.averaging_round import (
     EVALUATE,
@@ -53,7 +53,7 @@ class GameConfig(AveragingConfig):
     @property
     def serves_received(self) -> bool:
         """Whether nodes that train are judged by the model as they receive it, so that the evaluation must bring it."""
-        return self.training.personal.served == "received"
+        return self.training.personal.served in ("received", "refined")
 
 
 class Game(Averaging):
@@ -69,14 +69,14 @@ class Game(Averaging):
             OperatorError: no such model, one without selective arrays, or options that do not fit the job's nodes.
         """
         config = self.config(job)
-        roles = set(job_model(job, config.model).roles().values())
-        if Role.SELECTIVE not in roles:
+        first = super().first_phase(job)
+        if not Selective.of(first.instruction.arrays, read_roles(first.instruction)).size:
             raise OperatorError(
                 f"The method '{job.method}' scores a model's selective arrays, and '{job.model}' has none.",
                 remedy="Name a model that marks some, such as a forecaster, or use the method fedavg.",
                 code="NO_SELECTIVE_ARRAYS",
             )
-        if Role.EVALUATION_ONLY in roles:
+        if Role.EVALUATION_ONLY in job_model(job, config.model).roles().values():
             raise OperatorError(
                 f"The model '{job.model}' has arrays for unseen nodes alone; with '{job.method}' these receive an "
                 "update of their own instead.",
@@ -90,7 +90,7 @@ class Game(Averaging):
                 code="NO_TORCH",
             )
         _check_relations(job, config.game)
-        return super().first_phase(job)
+        return first
 
     def config(self, job: JobContext) -> GameConfig:
         """The job's configuration."""
@@ -99,10 +99,20 @@ class Game(Averaging):
         return config
 
     def open(self, phase: Phase, state: Payload | None) -> Aggregation:
-        """Begin a training, an adapting or an evaluation phase."""
+        """Begin a training, an adapting or an evaluation phase.
+
+        Raises:
+            MethodError: a phase that follows training came without the state that training left.
+        """
         config = self.config(phase.job)
-        if phase.name not in (ADAPT, EVALUATE) or state is None:
+        if phase.name not in (ADAPT, EVALUATE):
             return super().open(phase, state)
+        if state is None:
+            raise MethodError(
+                f"The phase '{phase.name}' of round {phase.round} came without the aggregation state of its round.",
+                remedy="Submit the job anew.",
+                code="NO_STATE",
+            )
         start = ModelRound.of(phase, state, config.model)
         selective = Selective.of(start.shared, start.roles)
         memory = Memory.from_arrays(start.carried.added, selective.size)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import hanse.models
-from hanse.errors import OperatorError, RejectedContribution
+from hanse.errors import MethodError, OperatorError, RejectedContribution
 from hanse.harness import Harness, HarnessResult
 from hanse.jobs import EvaluationSettings, JobSpecification, Selection
 from hanse.method import (
@@ -547,6 +547,13 @@ def test_the_evaluation_goes_on_when_no_unseen_node_adapts() -> None:
     evaluation = Game().open(trained.next_phase, decoded(trained.state)).finish().next_phase
     assert evaluation is not None
     assert (evaluation.name, dict(evaluation.personal)) == ("evaluate", {})
+
+
+@pytest.mark.parametrize("name", ["adapt", "evaluate"])
+def test_a_phase_after_training_needs_the_state_of_its_round(name: str) -> None:
+    phase = Game().first_phase(job(1, every=1, unseen=("z",)))
+    with pytest.raises(MethodError, match=f"The phase '{name}' of round 1 came without"):
+        Game().open(dataclasses.replace(phase, name=name), None)
 
 
 @pytest.mark.parametrize(
