@@ -15,7 +15,7 @@ METHODS = (
 ABLATION = (
     "fedgame_own_0 fedgame_own_0.25 fedgame_own_0.75 fedgame_anchor_old fedgame_private_body fedgame_whole_head "
     "fedgame_level fedgame_experts_1 fedgame_top_k_4 fedgame_client_adam fedavg_client_adam fedavg_level fedgame_conv "
-    "same_group"
+    "same_group fedgame_refined"
 ).split()
 TOGETHER = {"fedavg_head": "fedavg", "fedadam_head": "fedadam"}
 """Read off the run of another method: its model, fine-tuned at each node before it is judged."""
@@ -162,6 +162,8 @@ def _ablate(method: str, settings: Settings, config: dict[str, Any]) -> str:
         game["own_weight"] = float(method.rpartition("_")[2])
     elif method == "fedgame_anchor_old":
         game["delta_anchor"] = "old"
+    elif method == "fedgame_refined":
+        training["personal"]["served"] = "refined"
     elif method == "fedgame_private_body":
         training["personal"]["rebase_body"] = False
     elif method == "fedgame_whole_head":

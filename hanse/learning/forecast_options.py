@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hanse.settings import Settings
 
@@ -31,9 +31,10 @@ class PersonalOptions(Settings):
     rebase_body: bool = True
     """Each round starts from the common model, and only the selective arrays from the node's own update. `false`: all
     else stays as the node trained it; bodies that never meet again do not average to a good model."""
-    served: Literal["method", "global", "post", "received"] = "method"
+    served: Literal["method", "global", "post", "received", "refined"] = "method"
     """The model that a trained node uses and is judged by: `global`, the common one; `post`, its own after training;
-    `received`, the common one with the node's next update. `method`: `post` for fedgame, `global` for any other."""
+    `received`, the common one with the node's next update; `refined`, that one trained here once more. `method`: `post`
+    for fedgame, `global` for any other."""
     adapt_finetune: bool = True
     """An unseen node trains once more after it has received its update."""
     finetune: Literal["none", "head", "all"] = "none"
@@ -47,4 +48,13 @@ class PersonalOptions(Settings):
     validation: float = Field(0.1, ge=0, le=0.5)
     """The last share of the training windows, which is never trained on; epochs are chosen by it."""
     pfedme: MoreauOptions | None = None
-    """Train as pFedMe does instead of by plain steps."""
+    """Train as pFedMe does instead of by plain steps: of `training`, the rate and the numbers of steps and rows count,
+    and momentum, decay, clipping and the proximal term do not."""
+
+    @model_validator(mode="after")
+    def _one_way_to_train(self) -> PersonalOptions:
+        if self.early_stop and self.pfedme is not None:
+            raise ValueError("early_stop and pfedme exclude each other")
+        if self.early_stop and not self.validation:
+            raise ValueError("early_stop needs validation windows; set validation above 0")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -66,7 +67,8 @@ def forecast(config: AgentConfig, job: str, output: Path | None) -> Forecasted:
             remedy="Use hanse-agent predict for models that judge single records.",
             code="NO_FORECAST",
         )
-    found = learner.forecast(kept.state)
+    with chdir(config.folder):  # what relative paths in agent.yaml are relative to
+        found = learner.forecast(kept.state.absolute())
     if output is not None:
         write_predictions(found, output)
     columns = dict(plain_columns(found))

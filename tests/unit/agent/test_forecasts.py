@@ -51,7 +51,7 @@ def site(tmp_path: Path) -> Path:
     document = {
         "coordinator": "nowhere.example.org:7443",
         "state": str(tmp_path / "state"),
-        "datasets": {"demand": {"kind": "series", **block}},
+        "datasets": {"demand": {"kind": "series", **block, "path": "demand.csv"}},  # relative to this file
         "policy": {"methods": ["fedavg"]},
     }
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump(document))

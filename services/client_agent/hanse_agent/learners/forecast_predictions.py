@@ -33,6 +33,7 @@ _SAID = {
     "finetuned": "the common model, fine-tuned here",
     "adapted": "the common model, adapted to this node",
     "received": "the common model with this node's update",
+    "refined": "the common model with this node's update, trained here",
 }
 
 

@@ -39,6 +39,7 @@ OWN = "fitted"
 """The node's own model after training; its figures begin with `fitted_` unless it is the one that is served."""
 SKIPPED = "personal_skipped"
 _SKIPPED_FILE = "personal-skipped"
+_PLAIN = TrainingOptions().model_dump(exclude={"augmentation"}) | {"augmentation": TrainingOptions().augmentation}
 
 
 class ForecastLearner(NetworkLearner):
@@ -52,6 +53,16 @@ class ForecastLearner(NetworkLearner):
 
     def task(self, records: Any, model: NetworkModel, options: TrainingOptions, device: torch.device) -> ForecastTask:
         """Series and a forecaster."""
+        personal = options.personal
+        foreign = [name for name in ("guide", "augmentation", "also_read") if getattr(options, name) != _PLAIN[name]]
+        if options.proximal and (personal.pfedme is not None or personal.early_stop):
+            foreign.append("proximal (beside pfedme or early_stop)")
+        if foreign:
+            raise MethodError(
+                f"training.{foreign[0]} means nothing to a forecaster.",
+                remedy="Leave it out of method_config.training.",
+                code="NOT_FOR_FORECASTERS",
+            )
         if not isinstance(model, ForecasterModel):
             raise MethodError(
                 f"{type(model).__name__} is no forecaster.",
@@ -129,8 +140,10 @@ class ForecastLearner(NetworkLearner):
         differences: dict[str, Float32] = {
             name: np.asarray(after[name] - shared[name], dtype=np.float32) for name in _selective(setup)
         }
+        # What an adaptation leaves out is not owed to the next one, which starts from another model.
+        options = setup.compression.model_copy(update={"error_feedback": False})
         return compressed_delta(
-            assignment, examples=len(task.training), shared=differences, absolute={}, options=setup.compression
+            assignment, examples=len(task.training), shared=differences, absolute={}, options=options
         )
 
     # Judging.
@@ -183,14 +196,14 @@ class ForecastLearner(NetworkLearner):
             if update:
                 models["adapted"] = {**common, **update}
                 if personal.adapt_finetune:
-                    self._load(setup, models["adapted"])
-                    super()._fit(assignment, setup, task, common, NetworkState())
-                    models["adapted"] = _copied(setup)
+                    models["adapted"] = self._trained_again(assignment, setup, task, common, models["adapted"])
         else:
             if kept.own:
                 models[OWN] = kept.own
             if update:
                 models["received"] = {**common, **update}
+                if personal.served == "refined":
+                    models["refined"] = self._trained_again(assignment, setup, task, common, models["received"])
         if personal.finetune != "none":
             self._load(setup, common)
             fit_epochs(
@@ -207,12 +220,22 @@ class ForecastLearner(NetworkLearner):
             models["finetuned"] = _copied(setup)
         return models
 
+    def _trained_again(
+        self, assignment: Assignment, setup: Setup, task: ForecastTask, common: Arrays, start: Arrays
+    ) -> Arrays:
+        """A model after one more round of training at this node."""
+        self._load(setup, start)
+        super()._fit(assignment, setup, task, common, NetworkState())
+        return _copied(setup)
+
     def _served(self, assignment: Assignment, personal: PersonalOptions, models: Mapping[str, Arrays]) -> str:
         """Which of the models the figures without a prefix are of."""
         if assignment.unseen:
             return "global"
         wanted = self.serves if personal.served == "method" else personal.served
-        name = {"post": OWN, "received": "received"}.get(wanted, "global")
+        name = {"post": OWN, "global": "global"}.get(wanted, wanted)
+        if name == "refined" and name not in models:  # nothing came for this node
+            name = OWN
         return name if name in models else "global"
 
     def _used(self, models: Mapping[str, Arrays], served: str) -> str:

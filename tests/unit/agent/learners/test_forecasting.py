@@ -265,6 +265,37 @@ def test_the_averaging_methods_pick_the_learner_by_the_kind_of_records() -> None
         AveragedLearner(images)
 
 
+def test_a_refined_model_is_the_received_one_after_one_more_training(tmp_path: Path) -> None:
+    base = instruction()
+    for name, training in (("received", {"learning_rate": 0.1}), ("refined", STILL)):
+        node = game_node(tmp_path / name, {**training, "personal": {"served": name}})
+        node.perform("train", base, 1)
+        figures = read_metrics(node.perform("evaluate", base, 1, update(base, 0.2)))
+        if name == "received":
+            received = figures["qs"].array.tolist()
+            assert figures["global_qs"].array.tolist() != received
+            assert "refined_qs" not in figures
+    assert figures["qs"].mean == pytest.approx(figures["received_qs"].mean, rel=1e-4)  # type: ignore[union-attr]
+    assert figures["received_qs"].array.tolist() == received
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{"guide": 0.5}, {"augmentation": {"flip": 0.5}}, {"proximal": 0.1, "personal": {"early_stop": 2}}],
+)
+def test_options_that_mean_nothing_to_a_forecaster_are_refused(tmp_path: Path, training: dict[str, Any]) -> None:
+    with pytest.raises(MethodError, match="means nothing to a forecaster"):
+        game_node(tmp_path, training).perform("train", instruction(), 1)
+
+
+def test_personal_training_is_refused_where_it_is_not_understood(tmp_path: Path) -> None:
+    images = InMemory(station(1))
+    images.kind = "images"
+    node = Node(tmp_path, AveragedLearner(images), job({"personal": {"finetune": "head"}}))  # type: ignore[arg-type]
+    with pytest.raises(MethodError, match=r"training\.personal is for forecasters"):
+        node.perform("train", instruction(), 1)
+
+
 def test_series_that_do_not_fit_the_job_are_refused(tmp_path: Path) -> None:
     fast = InMemory(station(1, step_minutes=15))
     with pytest.raises(SiteError, match="steps of 15 minutes; the job's have 60"):
