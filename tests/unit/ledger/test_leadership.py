@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from hanse.errors import Conflict, FencedOut
-from hanse.ledger import Leader, Lease, Ledger
+from hanse.ledger import Leader, Lease, Ledger, verify
+from tests.unit.ledger.conftest import World
 
 
 def test_the_first_epoch_is_one_and_each_taking_raises_it(ledger: Ledger) -> None:
@@ -115,3 +116,33 @@ def test_the_lease_of_a_leader_that_is_known_to_be_gone_is_taken_before_it_runs_
         tx.event("never")
     with pytest.raises(Conflict):  # what is known of an older leader says nothing of this one
         ledger.take_lease("third", seconds=3600, over=gone)
+
+
+def test_many_rows_are_no_pipeline_in_which_the_server_would_not_notice_a_silent_leader(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the driver makes a pipeline of it")
+
+    monkeypatch.setattr(psycopg.Cursor, "executemany", refuse)
+    rows = [
+        {"name": f"loss-{number}", "value": 1.0, "scope": "node", "node": None, "weight": 1.0} for number in range(50)
+    ]
+    with world.ledger.write(world.epoch) as tx:
+        tx.add_metrics(job=world.job, round=1, phase=world.phase, rows=rows)
+        for number in range(5):
+            tx.event("counted", body={"number": number})
+    with world.ledger.read() as view:
+        assert len(view.metrics(world.job)) == 50
+        assert verify(view).whole
+
+
+def test_only_transactions_that_fell_silent_are_ended(url: str) -> None:
+    with Ledger.open(url) as ledger, Ledger.open(url) as other:
+        ledger.migrate()
+        epoch = ledger.take_lease("first", 3600)
+        with ledger.write(epoch) as tx:
+            tx.event("still at work")
+            assert not other.end_silent_leader(60)
