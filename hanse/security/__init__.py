@@ -8,6 +8,7 @@ from hanse.security.addresses import Address
 from hanse.security.authority import NODE_LIFETIME, SERVICE_LIFETIME, Authority, internal_name
 from hanse.security.certificates import accept_certificate, request_key
 from hanse.security.files import read_secret, write_atomically
+from hanse.security.following import follow_certificate
 from hanse.security.identity import (
     Identity,
     IdentityKind,
@@ -49,6 +50,7 @@ __all__ = [
     "check_name",
     "check_server",
     "fingerprint_words",
+    "follow_certificate",
     "internal_name",
     "load_or_create_key",
     "new_key",

@@ -22,7 +22,7 @@ from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
 from hanse.observability import PlainPort, tracing
 from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
-from hanse.security import KeyPair, ServerCertificate, server_options, write_atomically
+from hanse.security import KeyPair, ServerCertificate, follow_certificate, server_options, write_atomically
 from hanse.v1 import aggregator_pb2_grpc
 from hanse_aggregator.metrics import AggregatorMetrics
 from hanse_aggregator.registry import Registry
@@ -56,15 +56,23 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
         aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(service, server)
         health = add_health_and_reflection(server, [SERVICE])
         plain = PlainPort(metrics.registry, health)
-        ports = {"aggregator": _bind(server, settings.listen, ServerCertificate(pair).mutual_credentials(authority))}
+        certificate = ServerCertificate(pair)
+        ports = {"aggregator": _bind(server, settings.listen, certificate.mutual_credentials(authority))}
         if settings.health_listen:
             ports["health"] = await plain.start(settings.health_listen)
         await server.start()
         await set_serving(health, [SERVICE], True)
         _announce(settings, ports, registry)
+
+        def renewed(pair: KeyPair) -> None:
+            certificate.replace(pair)
+            metrics.certificate(pair.certificate.not_valid_after_utc.timestamp())
+
+        following = asyncio.create_task(follow_certificate(settings.certificate, settings.key, pair, renewed))
         try:
             await stop.wait()
         finally:
+            following.cancel()
             await set_serving(health, [SERVICE], False)
             logger().info("stopping", grace_s=settings.grace.total_seconds())
             await server.stop(settings.grace.total_seconds())

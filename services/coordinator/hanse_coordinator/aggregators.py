@@ -73,6 +73,7 @@ class AggregatorPool:
         self._pair = pair
         self._server_name = server_name
         self._replicas: list[_Replica] = []
+        self._retired: list[grpc.aio.Channel] = []
         self._turn = 0
         self._described_at = float("-inf")
 
@@ -142,10 +143,18 @@ class AggregatorPool:
         finally:
             await call.abandon()
 
+    def show(self, pair: KeyPair) -> None:
+        """Show another certificate from the next call on; calls that are under way end on their old connections."""
+        self._pair = pair
+        self._retired += [replica.channel for replica in self._replicas]
+        self._replicas = []
+
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(replica.channel.close() for replica in self._replicas))
+        channels = [*self._retired, *(replica.channel for replica in self._replicas)]
+        await asyncio.gather(*(channel.close() for channel in channels))
         self._replicas.clear()
+        self._retired.clear()
 
     def _connected(self) -> list[_Replica]:
         if not self._replicas:
@@ -153,6 +162,8 @@ class AggregatorPool:
             options: dict[str, str | int] = dict(channel_options(server_name=self._server_name, proxy=False))
             # An aggregator that restarts is found again at once, and facts of many nodes fit into one message.
             options |= {"grpc.max_reconnect_backoff_ms": 1000, "grpc.max_send_message_length": LARGEST_MESSAGE}
+            # A name may stand for many (a headless Service): each call goes to the next of its addresses.
+            options["grpc.lb_policy_name"] = "round_robin"
             self._replicas = [
                 _Replica(address, grpc.aio.secure_channel(address, credentials, list(options.items())))
                 for address in self._addresses

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,6 +24,7 @@ from hanse.security import (
     OperatorToken,
     Role,
     ServerCertificate,
+    follow_certificate,
     server_options,
     write_atomically,
 )
@@ -143,6 +145,7 @@ class Term:
         self._beside(keep_sweeping(self._ledger, store), "sweeping")
         self._beside(_end_silent(self._sessions), "silent sessions")
         self._beside(self._note_lost(), "lost nodes")
+        self._follow_certificates(certificate, pool, pair, client)
         await self._serving(True)
 
     async def drain(self, within_s: float) -> None:
@@ -187,6 +190,28 @@ class Term:
     async def _serving(self, serving: bool) -> None:
         for health, service in self._healths:
             await set_serving(health, [service], serving)
+
+    def _follow_certificates(
+        self, certificate: ServerCertificate, pool: AggregatorPool, pair: KeyPair, shown: KeyPair
+    ) -> None:
+        """Certificates that are renewed in their files are shown without a restart."""
+        settings = self._settings
+
+        def use(pair: KeyPair, *, server: bool, client: bool) -> None:
+            until = pair.certificate.not_valid_after_utc.timestamp()
+            if server:
+                certificate.replace(pair)
+                self._metrics.certificate("server", until)
+            if client:
+                pool.show(pair)
+                self._metrics.certificate("client", until)
+
+        own = partial(use, server=True, client=settings.client_certificate is None)
+        self._beside(follow_certificate(settings.certificate, settings.key, pair, own), "certificate")
+        if settings.client_certificate:
+            renewed = partial(use, server=False, client=True)
+            work = follow_certificate(settings.client_certificate, settings.client_key, shown, renewed)
+            self._beside(work, "client certificate")
 
     def _beside(self, work: Any, name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from hanse.errors import PlatformError
-from hanse.v1 import aggregator_pb2
+from hanse.rpc import version
+from hanse.security import Authority, Identity, ServerCertificate, peer_identity
+from hanse.v1 import aggregator_pb2, aggregator_pb2_grpc
 from hanse_coordinator.aggregator_call import AggregateCall
 from hanse_coordinator.aggregators import AggregatorPool, _Replica
 
@@ -56,3 +60,48 @@ def test_an_unexpected_error_while_listening_reaches_who_waits_for_the_outcome()
                 await call.close()
 
     asyncio.run(scenario())
+
+
+class _Counting(aggregator_pb2_grpc.AggregatorServiceServicer):
+    """Remembers whose certificate each call came with."""
+
+    def __init__(self) -> None:
+        self.serials: list[int] = []
+
+    async def Describe(  # type: ignore[override]
+        self, request: aggregator_pb2.DescribeRequest, context: Any
+    ) -> aggregator_pb2.DescribeResponse:
+        self.serials.append(int(peer_identity(context.auth_context()).serial, 16))
+        plugin = aggregator_pb2.PluginDescription(method="trees")
+        return aggregator_pb2.DescribeResponse(version=version("aggregator"), plugins=[plugin])
+
+
+def test_one_name_of_many_replicas_is_asked_in_turn_and_a_renewed_certificate_is_shown(tmp_path: Path) -> None:
+    """As a headless Service: one name, two addresses."""
+    authority = Authority.create(tmp_path)
+    first, second = (authority.issue(Identity.service("coordinator")) for _ in range(2))
+    served = ServerCertificate(authority.issue(Identity.service("aggregator")))
+    nothing: Any = None
+
+    async def scenario() -> list[_Counting]:
+        services, ports, servers = [_Counting(), _Counting()], [], []
+        for service in services:
+            server = grpc.aio.server()
+            aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(service, server)
+            ports.append(server.add_secure_port("127.0.0.1:0", served.mutual_credentials(authority.certificate_pem)))
+            await server.start()
+            servers.append(server)
+        name = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        pool = AggregatorPool((name,), store=nothing, authority_pem=authority.certificate_pem, pair=first)
+        async with asyncio.timeout(60):
+            while not all(service.serials for service in services):
+                await pool.describe(refresh=True)
+            pool.show(second)
+            while not all(second.certificate.serial_number in service.serials for service in services):
+                await pool.describe(refresh=True)
+        await pool.close()
+        await asyncio.gather(*(server.stop(None) for server in servers))
+        return services
+
+    for service in asyncio.run(scenario()):
+        assert set(service.serials) == {first.certificate.serial_number, second.certificate.serial_number}
