@@ -17,7 +17,7 @@ from hanse.learning.game_options import GameOptions
 TINY = 1e-12
 """A difference shorter than this says nothing: its node neither counts for others nor receives an update."""
 
-_COLUMNS = 65_536
+_COLUMNS = 8_192
 
 
 def norms(rows: Float32) -> Float64:
