@@ -34,7 +34,7 @@ from hanse.learning.game_parameters import BIAS, Networks, fresh_networks
 if TYPE_CHECKING:
     from hanse.learning.game_networks import Losses
 
-__all__ = ["Adapted", "Played", "Rows", "adapt", "play"]
+__all__ = ["Adapted", "Played", "Rows", "adapt", "play", "shifts"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
