@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import BaseModel
 
 from hanse.errors import MethodError, OperatorError
 from hanse.learning.arrays import Float32
-from hanse.learning.game import Played, Rows, play, shifts
-from hanse.learning.game_mixing import shares
+from hanse.learning.game import Played, Rows, play
 from hanse.learning.game_options import LEARNED, GameOptions
 from hanse.method import Aggregation, Audience, Contribution, JobContext, MetricValue, Outcome, Phase, Picture, Purpose
 from hanse.models import Role
@@ -201,14 +199,7 @@ class GameAggregation(AveragingAggregation):
         rows = memory.rows(phase.round, groups_of(phase.job, options))
         played = play(rows, memory.networks, options, seed=phase.job.seed, round_number=phase.round)
         nodes = tuple(rows.nodes[place] for place in played.places)
-        updates = played.updates
-        if memory.bases and nodes:
-            places = memory.base_places(nodes)
-            keep, give = shares(played.attention, options)
-            if options.combine == "sum":
-                give = np.zeros_like(give)  # what is added to a node's own stays a difference
-            moved = shifts(keep, give, places, places, np.stack(list(memory.bases.values())), new)
-            updates = (updates + moved).astype(np.float32)
+        updates = memory.anchored(played.updates, played.attention, options, own=nodes, peers=nodes, new=new)
         self._rows, self._played = rows, played
         self._updates = dict(zip(nodes, updates, strict=True))
         waits = phase.job.evaluation.due(phase.round, phase.job.rounds)

@@ -15,8 +15,8 @@ from hanse.errors import RejectedContribution
 from hanse.learning.arrays import Float32
 from hanse.learning.averaging import squared_norm
 from hanse.learning.compression import CompressionOptions
-from hanse.learning.game import Rows, adapt, shifts
-from hanse.learning.game_mixing import TINY, norms, shares
+from hanse.learning.game import Rows, adapt
+from hanse.learning.game_mixing import TINY, norms
 from hanse.learning.game_options import GameOptions
 from hanse.method import Contribution, Outcome, Phase
 from hanse.payload import Payload
@@ -96,15 +96,10 @@ class AdaptAggregation:
         seen = seen.of(np.flatnonzero(norms(seen.values) > TINY))
         unseen = unseen.of(chosen)
         adapted = adapt(unseen, seen, self._memory.networks, self._options, seed=self._start.phase.job.seed)
-        updates = adapted.updates
-        if self._memory.bases:
-            keep, give = shares(adapted.attention, self._options)
-            if self._options.combine == "sum":
-                give = np.zeros_like(give)
-            bases = np.stack(list(self._memory.bases.values()))
-            new = self._selective.flat(self._start.shared)
-            peers = self._memory.base_places(seen.nodes)
-            updates = (updates + shifts(keep, give, [-1] * len(unseen.nodes), peers, bases, new)).astype(np.float32)
+        new = self._selective.flat(self._start.shared)
+        updates = self._memory.anchored(
+            adapted.updates, adapted.attention, self._options, own=None, peers=seen.nodes, new=new
+        )
         metrics = [node_metric("adapt_norm", float(lengths[place]), nodes[place]) for place in range(len(nodes))]
         metrics += [node_metric("adapt_bytes", float(size), node) for node, size in sorted(self._bytes.items())]
         metrics.append(aggregation_metric("adapted", float(len(unseen.nodes))))

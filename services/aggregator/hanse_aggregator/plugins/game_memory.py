@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import InvalidPayload
-from hanse.learning.arrays import Float32, Int64
-from hanse.learning.game import Played, Rows
+from hanse.learning.arrays import Float32, Float64, Int64
+from hanse.learning.game import Played, Rows, shifts
+from hanse.learning.game_mixing import shares
+from hanse.learning.game_options import GameOptions
 from hanse.learning.game_parameters import BIAS, SHARED, Networks, Trained
 from hanse.models import Role
 from hanse.payload import Payload
@@ -170,7 +172,39 @@ class Memory:
             networks = {**played.networks, BIAS: _replaced(everyone, played.places, bias)}
         return dataclasses.replace(self, networks=networks, updates=updates)
 
-    def base_places(self, nodes: tuple[str, ...]) -> list[int]:
+    def anchored(
+        self,
+        updates: Float32,
+        attention: Float64,
+        options: GameOptions,
+        *,
+        own: tuple[str, ...] | None,
+        peers: tuple[str, ...],
+        new: Float32,
+    ) -> Float32:
+        """Updates [n, d] as they are to be added to the model that comes now, by `delta_anchor`.
+
+        With `old`, each difference starts from the model that it was measured against; what `combine: sum` adds to a
+        node's own stays a difference.
+
+        Args:
+            updates: as mixed.
+            attention: by which they were mixed [n, m].
+            options: the job's.
+            own: the nodes whose updates they are; None: nodes whose differences were measured against `new` itself.
+            peers: the nodes [m] that attention is over.
+            new: the selective arrays of the model that comes now [d].
+        """
+        if not self.bases or not len(updates):
+            return updates
+        keep, give = shares(attention, options)
+        if options.combine == "sum":
+            give = np.zeros_like(give)
+        mine = [-1] * len(updates) if own is None else self._base_places(own)
+        bases = np.stack(list(self.bases.values()))
+        return (updates + shifts(keep, give, mine, self._base_places(peers), bases, new)).astype(np.float32)
+
+    def _base_places(self, nodes: tuple[str, ...]) -> list[int]:
         """For each node, which of `bases` its last difference was measured against."""
         order = {number: place for place, number in enumerate(self.bases)}
         place = {node: number for number, node in enumerate(self.nodes)}

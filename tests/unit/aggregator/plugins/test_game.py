@@ -283,6 +283,24 @@ def test_with_the_old_anchor_a_stale_difference_starts_from_the_model_of_its_own
     np.testing.assert_allclose(start, flat(first.instruction.arrays) + sent["b"], atol=1e-6)
 
 
+def test_with_the_old_anchor_an_unseen_node_adds_its_peers_from_where_they_began() -> None:
+    game = {"delta_anchor": "old", "aggregator": "uniform", "clip": 0}
+    phase = Game().first_phase(job(1, every=1, unseen=("z",), game=game))
+    sent = heads(*NODES)
+    trained = close(phase, None, **sent)
+    adapting = trained.next_phase
+    assert adapting is not None
+    aggregation = Game().open(adapting, decoded(trained.state))
+    own = heads("z", seed=7)["z"]
+    aggregation.add(Contribution(node="z", payload=delta(adapting, own, names=HEAD), unseen=True))
+    evaluation = aggregation.finish().next_phase
+    assert evaluation is not None
+    new, before = flat(adapting.instruction.arrays), flat(phase.instruction.arrays)
+    peers = before + np.mean([sent[node] for node in NODES], axis=0)
+    start = new + flat(evaluation.personal["z"].arrays)
+    np.testing.assert_allclose(start, 0.5 * (new + own) + 0.5 * peers, atol=1e-6)
+
+
 # ---- what a node receives
 
 
