@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hanse.learning import game_draws, game_networks
 from hanse.learning.arrays import Float32, Float64
 from hanse.learning.game import Played, Rows, adapt, play
 from hanse.learning.game_mixing import capped, clip_factors, norms, scale_of
@@ -132,17 +135,19 @@ def test_noise_lets_every_expert_be_tried_and_its_absence_only_the_first() -> No
     assert touched(noise=False).tolist() == [True, True, False]
 
 
-def test_noise_follows_the_logits() -> None:
-    """With noise of unit size an expert whose logit is far ahead is always kept, and equals are kept equally often."""
-    from hanse.learning import game_draws
-
-    noise = game_draws.normal((4000, 3), 7, game_draws.NOISE, 1, 0)
-    assert abs(noise.mean()) < 0.03
-    assert noise.std() == pytest.approx(1, abs=0.03)
-    kept = np.argsort(-(np.array([9.0, 0.0, 0.0]) + np.log(2) * noise), axis=1)[:, :2]
-    share = [float((kept == expert).any(axis=1).mean()) for expert in range(3)]
-    assert share[0] == 1.0
-    assert share[1] == pytest.approx(0.5, abs=0.03)
+@pytest.mark.parametrize("ahead", [0.0, 0.5, 1.0, 5.0])
+def test_with_noise_an_expert_is_chosen_as_often_as_its_logit_says(ahead: float) -> None:
+    """Of two experts, the first wins with probability Phi(ahead / (sqrt(2) ln 2)): softplus of 0 is ln 2."""
+    options = GameOptions(embedding=2, experts=2, top_k=1)
+    nodes = 4000
+    fresh = fresh_networks(3, nodes, options, 1)
+    values = {name: torch.from_numpy(each.value.astype(np.float64)) for name, each in fresh.items()}
+    values[BIAS][:, 0] = ahead
+    noise = torch.from_numpy(game_draws.normal((nodes, 2), 7, game_draws.NOISE, 1, 0))
+    rows, peers = torch.zeros((nodes, 3)).double(), torch.ones((2, 3)).double()
+    _, gates = game_networks._attention(values, rows, peers, torch.ones((nodes, 2), dtype=torch.bool), options, noise)
+    expected = 0.5 * (1 + math.erf(ahead / (math.sqrt(2) * math.log(2)) / math.sqrt(2)))
+    assert float((gates[:, 0] > 0).double().mean()) == pytest.approx(expected, abs=0.025)
 
 
 # ---- property 2
