@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from fedgame_data import (
     CITIES,
+    PLANTED,
     Station,
     StationDataset,
     file_of,
@@ -223,7 +224,7 @@ def planned(options: argparse.Namespace) -> list[Cell]:
     """The cells of the table, the most telling ones first."""
     methods = [m for m in (options.methods or (ABLATION if options.ablation else METHODS)) if m not in TOGETHER]
     first = options.seeds[0]
-    here = available(options.data)
+    here = [PLANTED] if options.dataset == PLANTED else available(options.data)
     if options.quick:
         dataset = options.dataset or here[-1]
         return [Cell(dataset=dataset, horizon=6, history_weeks=4, method=method, seed=first) for method in QUICK]
@@ -259,7 +260,7 @@ def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of .npz files, or one of ST-EVCDP's layout")
-    parser.add_argument("--dataset", choices=[*CITIES, "st_evcdp"], default=None)
+    parser.add_argument("--dataset", choices=[*CITIES, "st_evcdp", PLANTED], default=None)
     parser.add_argument("--horizon", type=int, choices=(3, 6, 12), default=None)
     parser.add_argument("--history", type=int, choices=(0, 1, 4), default=None, help="weeks of training data; 0: all")
     parser.add_argument("--methods", nargs="*", default=None, choices=[*METHODS, *ABLATION], metavar="METHOD")
