@@ -50,7 +50,8 @@ def commands() -> set[tuple[str, ...]]:
     found = set()
     for text in PAGES.values():
         for code in re.findall(r"`{1,3}([^`]+)`{1,3}", text):
-            for line in re.findall(r"(?<!-n )(?<!namespace )\b(hanse(?:-agent)? [a-z][^\n|]*)", code.replace("\n  ", " ")):
+            lines = code.replace("\n  ", " ")
+            for line in re.findall(r"(?<!-n )(?<!namespace )\b(hanse(?:-agent)? [a-z][^\n|]*)", lines):
                 words = line.split()
                 taken = [words[0]]
                 for word in words[1:]:

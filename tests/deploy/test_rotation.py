@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from hanse.cli.connection import Control, find_connection
+from hanse.v1 import control_pb2
 from tests.chaos.world import world
 
 
@@ -24,6 +26,8 @@ def test_after_a_new_authority_a_node_joins_again_and_goes_on_from_the_model_it_
             place.control = control
             place.join(ada, again=True)
             place.run(ada)
-            second = place.until_ended(place.submit("after", rounds=2, continue_from=first.job.id))
+            document = json.dumps(place.job_document("after", rounds=2)).encode()
+            request = control_pb2.SubmitJobRequest(specification=document, continue_from=first.job.id)
+            second = place.until_ended(str(control.call("SubmitJob", request).id))
             assert second.job.state == "succeeded", second.job.reason
             assert place.whole()

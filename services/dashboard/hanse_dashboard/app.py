@@ -75,11 +75,11 @@ def create_app(settings: DashboardSettings) -> FastAPI:
     app.include_router(live.router)
     app.include_router(pages.router)
     app.mount("/static", _Static(directory=STATIC), name="static")
-    _add_probes(app)
+    _add_probes(app, with_metrics=not settings.health_listen)
     return app
 
 
-def _add_probes(app: FastAPI) -> None:
+def _add_probes(app: FastAPI, *, with_metrics: bool) -> None:
     @app.get("/livez", include_in_schema=False)
     def livez() -> Response:
         return PlainTextResponse("ok\n")
@@ -92,9 +92,11 @@ def _add_probes(app: FastAPI) -> None:
             return PlainTextResponse(f"{error.code}\n", status_code=503)
         return PlainTextResponse("ok\n")
 
-    @app.get("/metrics", include_in_schema=False)
-    def exposed(request: Request) -> Response:
-        return metrics.expose(dashboard_of(request))
+    if with_metrics:
+
+        @app.get("/metrics", include_in_schema=False)
+        def exposed(request: Request) -> Response:
+            return metrics.expose(dashboard_of(request))
 
     @app.get("/favicon.ico", include_in_schema=False)
     def favicon() -> Response:

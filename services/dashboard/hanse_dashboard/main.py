@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -20,7 +21,9 @@ from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
 from hanse.security import write_atomically
 from hanse_dashboard.app import create_app
+from hanse_dashboard.plain import plain_port
 from hanse_dashboard.settings import DashboardSettings, configuration
+from hanse_dashboard.state import Dashboard
 
 GRACE_S = 5
 
@@ -55,20 +58,25 @@ def serve(settings: DashboardSettings) -> None:
         ssl_keyfile=str(settings.key or settings.certificate) if settings.certificate else None,
     )
     server = _Server(config)
-    asyncio.run(_run(server, listener, settings))
+    asyncio.run(_run(server, listener, app.state.dashboard))
 
 
-async def _run(server: uvicorn.Server, listener: socket.socket, settings: DashboardSettings) -> None:
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.02)
-    if server.started:
-        host, port = listener.getsockname()[:2]
-        logger().info("dashboard serves", address=f"{host}:{port}", version=__version__)
-        if settings.ports_file is not None:
-            document = {"dashboard": port, "pid": os.getpid()}
-            write_atomically(settings.ports_file, json.dumps(document).encode() + b"\n", mode=0o644)
-    await serving
+async def _run(server: uvicorn.Server, listener: socket.socket, dashboard: Dashboard) -> None:
+    settings = dashboard.settings
+    async with AsyncExitStack() as stack:
+        ports = {"dashboard": listener.getsockname()[1]}
+        if settings.health_listen:
+            ports["health"] = await stack.enter_async_context(plain_port(dashboard, settings.health_listen))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.02)
+        if server.started:
+            address = f"{listener.getsockname()[0]}:{ports['dashboard']}"
+            logger().info("dashboard serves", address=address, version=__version__)
+            if settings.ports_file is not None:
+                document = ports | {"pid": os.getpid()}
+                write_atomically(settings.ports_file, json.dumps(document).encode() + b"\n", mode=0o644)
+        await serving
 
 
 def _listen(text: str) -> socket.socket:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hanse_dashboard.state import Dashboard
 
-__all__ = ["Measured", "expose"]
+__all__ = ["REGISTRY", "Measured", "expose", "refresh"]
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -63,10 +63,15 @@ class Measured:
         await self._app(scope, receive, noting)
 
 
-def expose(dashboard: Dashboard) -> Response:
-    """The text that Prometheus reads."""
+def refresh(dashboard: Dashboard) -> None:
+    """Bring up to date what is asked and not counted; may wait a moment for the coordinator."""
     STREAMS.set(dashboard.feed.streams)
     HEAD.set(dashboard.feed.head)
     LEDGER_UP.set(0 if dashboard.feed.fault else 1)
     COORDINATOR_UP.set(1 if dashboard.coordinator.presence().answers else 0)
+
+
+def expose(dashboard: Dashboard) -> Response:
+    """The text that Prometheus reads."""
+    refresh(dashboard)
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)

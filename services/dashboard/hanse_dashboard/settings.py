@@ -73,6 +73,8 @@ class DashboardSettings(ArtifactSettings):
     """The agent's image, shown there; default: `hanse-agent` of this release, as `deploy/images` names it."""
     listen: str = "127.0.0.1:7480"
     """Where browsers call; port 0: any free one."""
+    health_listen: str = ""
+    """Plaintext health, readiness and metrics for kubelet and Prometheus. Empty: at `listen`, beside the pages."""
     certificate: Path | None = None
     """Certificate (PEM), to speak TLS here; empty: plain HTTP, for loopback or behind an ingress that ends TLS."""
     key: Path | None = None

@@ -7,7 +7,20 @@ import time
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-__all__ = ["STATES", "State", "ago", "amount", "cap", "clock", "iso", "lower_is_better", "number", "span", "state"]
+__all__ = [
+    "STATES",
+    "State",
+    "ago",
+    "amount",
+    "cap",
+    "clock",
+    "headline_first",
+    "iso",
+    "lower_is_better",
+    "number",
+    "span",
+    "state",
+]
 
 
 class State(NamedTuple):
@@ -154,6 +167,20 @@ _LOWER = (
 )
 
 
+_LOWER_WORDS = frozenset({"qs", "mil", "gap"})
+"""Quantile score, mean length of intervals, distance from what was promised."""
+
+
 def lower_is_better(name: str) -> bool:
     """Whether less of a metric is more. By its name: the ledger does not say."""
-    return any(part in name.lower() for part in _LOWER)
+    return any(part in name.lower() for part in _LOWER) or not _LOWER_WORDS.isdisjoint(name.lower().split("_"))
+
+
+# What speaks for a job, in this order; of forecasts, the quantile score and how often intervals held.
+_USUAL = ("accuracy", "auc", "macro_f1", "f1", "dice", "r2", "rmse", "mae", "crps", "qs", "icp", "log_loss", "loss")
+_ORDER = {name: place for place, name in enumerate(_USUAL)}
+
+
+def headline_first(name: str) -> tuple[int, str]:
+    """A key that sorts the names of metrics: the usual ones first."""
+    return _ORDER.get(name, len(_ORDER)), name

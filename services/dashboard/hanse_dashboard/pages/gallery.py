@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import HTMLResponse
 
 from hanse.errors import NotFound
 from hanse_dashboard.pictures import stored
@@ -14,13 +15,26 @@ router = APIRouter()
 _MOST_ROWS = 200
 
 
+@router.get("/pictures/{number}/preview")
+def preview(request: Request, desk: Desk, caller: Viewer, number: str) -> Response:
+    """The drawing alone, for a page that shows several."""
+    with desk.read() as view:
+        picture = stored.find_picture(view, _known(number))
+    shown = stored.load(desk, caller.token, picture)
+    return HTMLResponse(shown.drawings[0][1] if shown.drawings else "")
+
+
+def _known(number: str) -> int:
+    if not number.isdecimal() or len(number) > 18:
+        raise NotFound(f"“{number[:40]}” is no picture.", code="NO_PICTURE")
+    return int(number)
+
+
 @router.get("/pictures/{number}")
 def picture_page(request: Request, desk: Desk, caller: Viewer, number: str) -> Response:
     """One picture."""
-    if not number.isdecimal() or len(number) > 18:
-        raise NotFound(f"“{number[:40]}” is no picture.", code="NO_PICTURE")
     with desk.read() as view:
-        picture = stored.find_picture(view, int(number))
+        picture = stored.find_picture(view, _known(number))
         rounds = stored.picture_rounds(view, picture)
         job = view.job(picture.job)
     shown = stored.load(desk, caller.token, picture)
@@ -28,7 +42,7 @@ def picture_page(request: Request, desk: Desk, caller: Viewer, number: str) -> R
     return page(
         request,
         "picture.html",
-        title=picture.title,
+        title=picture.title.replace("`", ""),
         job=job,
         picture=picture,
         shown=shown,

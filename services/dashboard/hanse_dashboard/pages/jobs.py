@@ -17,7 +17,7 @@ from hanse_dashboard.pictures.grid import draw_grid
 from hanse_dashboard.pictures.timeline import draw_timeline
 from hanse_dashboard.queries.jobs import find_job, job_counts, job_detail, job_rows
 from hanse_dashboard.queries.models import differences, last_good_job
-from hanse_dashboard.queries.rounds import RoundDetail, curves, grid, metric_names, round_detail
+from hanse_dashboard.queries.rounds import RoundDetail, curves, grid, metric_names, metrics_of_round, round_detail
 from hanse_dashboard.queries.trail import event_rows
 from hanse_dashboard.render import page, url
 from hanse_dashboard.state import Dashboard, Desk, Viewer
@@ -97,7 +97,7 @@ def job_page(
             "found": found,
             "grid": cells,
             "metric": chosen,
-            "metrics": names,
+            "metrics": [name for name, _ in names],
             "lines": lines,
             "last": last,
             "good": good,
@@ -146,6 +146,7 @@ def round_page(request: Request, desk: Desk, caller: Viewer, job: str, number: i
         cells = grid(view, record.id, until=number, width=1)
         pictures = newest_pictures(view, record.id, round_number=number)
         head = view.head().sequence
+    metrics = metrics_of_round(found)
     return page(
         request,
         "round.html",
@@ -156,6 +157,8 @@ def round_page(request: Request, desk: Desk, caller: Viewer, job: str, number: i
         span_of=cells,
         timeline=_timeline(request, found),
         pictures=pictures,
+        metrics=metrics,
+        scopes={scope for item in metrics for scope in (*item.whole, *(["node"] if item.nodes else []))},
     )
 
 

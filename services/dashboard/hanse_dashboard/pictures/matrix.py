@@ -15,6 +15,8 @@ from hanse_dashboard.words import number
 __all__ = ["draw_bars", "draw_matrix"]
 
 _MOST_ROWS, _MOST_COLUMNS, _MOST_BARS = 60, 96, 30
+_MOST_TOLD = 12
+"""With so few columns, each cell says its number as well."""
 
 
 def draw_matrix(
@@ -25,6 +27,9 @@ def draw_matrix(
     label = 12.0 + 6.6 * min(24, max((len(row) for row in rows[:_MOST_ROWS]), default=4))
     width = min(46.0, max(9.0, 820.0 / max(shown.shape[1], 1)))
     height = 20.0
+    told = shown.shape[1] <= _MOST_TOLD
+    if told:
+        width, height = 62.0, 26.0
     upright = width < 40 or max((len(c) for c in columns[:_MOST_COLUMNS]), default=0) * 7 > width
     longest = max((len(c) for c in columns[:_MOST_COLUMNS]), default=0)
     top = 24.0 + (min(longest, 18) * 6.2 if upright and longest > 3 else 10.0)
@@ -43,7 +48,14 @@ def draw_matrix(
     for place, name in enumerate(rows[: shown.shape[0]]):
         y = top + place * height
         shapes.append(
-            el("text", [title(name), shorten(name, 24)], x=label - 8, y=y + 14, class_="label", text_anchor="end")
+            el(
+                "text",
+                [title(name), shorten(name, 24)],
+                x=label - 8,
+                y=y + height / 2 + 4,
+                class_="label",
+                text_anchor="end",
+            )
         )
         for column, value in enumerate(shown[place]):
             if not math.isfinite(value):
@@ -61,6 +73,10 @@ def draw_matrix(
                 fill_opacity=round(0.04 + 0.96 * share, 3),
             )
             shapes.append(cell)
+            if told:
+                place_x, place_y = label + column * width + (width - 1) / 2, y + height / 2 + 3.5
+                on = "heat-text-on" if share > 0.55 else "heat-text"
+                shapes.append(text(place_x, place_y, number(float(value)), class_=on, text_anchor="middle"))
     total = (label + shown.shape[1] * width + 6, top + shown.shape[0] * height + 6)
     note = ""
     if shown.shape != values.shape:

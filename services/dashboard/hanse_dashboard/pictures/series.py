@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from hanse_dashboard.pictures.svg import line, nice_ticks, path, picture, text, title
+from hanse_dashboard.pictures.svg import line, nice_ticks, path, picture, shorten, text, title
 from hanse_dashboard.words import number
 
 __all__ = ["draw_series"]
@@ -40,13 +40,18 @@ def draw_series(x: NDArray[np.float64], lines: Mapping[str, NDArray[np.float64]]
         for tick in nice_ticks(begin, end, 8)
     ]
     shapes.append(text((_LEFT + _WIDTH - 140) / 2, _HEIGHT - 4, x_title, class_="axis", text_anchor="middle"))
+    ends: list[tuple[float, float, str]] = []
     for order, (name, numbers) in enumerate(lines.items()):
         points = [place(float(at), float(value)) for at, value in zip(x, numbers, strict=True) if np.isfinite(value)]
         if not points:
             continue
         kind = _CLASSES[order % len(_CLASSES)]
         shapes.append(path(points, class_=f"curve {kind}"))
-        shapes.append(text(points[-1][0] + 8, points[-1][1] + 4, name[:20], class_="label"))
+        ends.append((points[-1][1], points[-1][0] + 8, shorten(name, 20)))
         if len(points) == 1:
             shapes.append(line(*points[0], *points[0], title(name), class_=f"dot {kind}"))
-    return picture(_WIDTH, _HEIGHT, shapes, label=f"Lines over {x_title}", kind="series")
+    below = float("-inf")
+    for y, end_x, name in sorted(ends):  # names of lines that end together stand under each other
+        below = max(y + 4, below + 14)
+        shapes.append(text(end_x, below, name, class_="label"))
+    return picture(_WIDTH, max(_HEIGHT, below + 8), shapes, label=f"Lines over {x_title}", kind="series")

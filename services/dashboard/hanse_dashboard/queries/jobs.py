@@ -14,7 +14,7 @@ from hanse.errors import NotFound, Reason
 from hanse.ledger import Job, JobState, PhaseTally, View, models
 from hanse.method import Scope
 from hanse_dashboard.queries.paging import Instant, Moment, Page, page_of
-from hanse_dashboard.words import lower_is_better
+from hanse_dashboard.words import headline_first, lower_is_better
 
 __all__ = [
     "JobDetail",
@@ -172,14 +172,12 @@ def job_counts(view: View) -> dict[str, int]:
 
 
 _FEW = 5
-_USUAL = ("accuracy", "auc", "macro_f1", "f1", "dice", "r2", "rmse", "mae", "crps", "log_loss", "loss")
 
 
 def _first(metrics: Sequence[MetricNow]) -> MetricNow | None:
     """The metric that speaks for a job in a list."""
     pooled = [metric for metric in metrics if metric.scope == Scope.POOLED]
-    order = {name: place for place, name in enumerate(_USUAL)}
-    return min(pooled, key=lambda metric: (order.get(metric.name, len(order)), metric.name), default=None)
+    return min(pooled, key=lambda metric: headline_first(metric.name), default=None)
 
 
 def pooled_metrics(view: View, jobs: Sequence[str]) -> dict[str, list[MetricNow]]:
@@ -232,7 +230,8 @@ def job_detail(view: View, job_id: str) -> JobDetail:
     job = view.job(job_id)
     sent = view.bytes_by_node(job.id)
     phases = view.phase_tallies(job.id, limit=40)
-    metrics = pooled_metrics(view, [job.id]).get(job.id, [])
+    found = pooled_metrics(view, [job.id]).get(job.id, [])
+    metrics = sorted(found, key=lambda metric: (headline_first(metric.name), metric.scope))
     participants = [
         Participant(
             node=item.node,

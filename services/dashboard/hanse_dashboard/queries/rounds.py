@@ -12,6 +12,7 @@ from sqlalchemy import case, func, select
 from hanse.errors import NotFound, Reason
 from hanse.ledger import Assignment, AssignmentState, Contribution, JobState, Metric, Phase, PhaseState, View, models
 from hanse_dashboard.queries.paging import Instant, Moment
+from hanse_dashboard.words import headline_first
 
 __all__ = [
     "Bar",
@@ -23,6 +24,7 @@ __all__ = [
     "curves",
     "grid",
     "metric_names",
+    "metrics_of_round",
     "round_detail",
 ]
 
@@ -282,6 +284,40 @@ def _round_metrics(view: View, job: str, number: int) -> list[Metric]:
     return view._all(Metric, statement.order_by(table.c.scope.desc(), table.c.name, table.c.node))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MetricOfRound:
+    """A metric of one round: of all nodes together (by scope), and of single nodes."""
+
+    name: str
+    whole: dict[str, float]
+    nodes: Sequence[tuple[str, float]]
+
+    @property
+    def low(self) -> float:
+        """The smallest of the nodes' values."""
+        return min(value for _, value in self.nodes)
+
+    @property
+    def high(self) -> float:
+        """The largest of the nodes' values."""
+        return max(value for _, value in self.nodes)
+
+
+def metrics_of_round(detail: RoundDetail) -> list[MetricOfRound]:
+    """The round's metrics, one entry a name; the usual ones first. Of a phase that was repeated, the last value."""
+    whole: dict[str, dict[str, float]] = {}
+    nodes: dict[str, dict[str, float]] = {}
+    for item in detail.metrics:
+        if item.node:
+            nodes.setdefault(item.name, {})[item.node] = item.value
+        else:
+            whole.setdefault(item.name, {})[item.scope.value] = item.value
+    return [
+        MetricOfRound(name=name, whole=whole.get(name, {}), nodes=sorted(nodes.get(name, {}).items()))
+        for name in sorted({*whole, *nodes}, key=lambda name: (name not in whole, headline_first(name)))
+    ]
+
+
 # ---- Metrics over rounds
 @dataclass(frozen=True, kw_only=True)
 class Curve:
@@ -299,7 +335,7 @@ def metric_names(view: View, job: str) -> list[tuple[str, bool]]:
     table = models.metric
     pooled = func.max(case((table.c.scope.in_(["pooled", "unseen"]), 1), else_=0))
     rows = view.rows(select(table.c.name, pooled).where(table.c.job == job).group_by(table.c.name))
-    return sorted(((name, bool(flag)) for name, flag in rows), key=lambda item: (not item[1], item[0]))
+    return sorted(((name, bool(flag)) for name, flag in rows), key=lambda item: (not item[1], headline_first(item[0])))
 
 
 def curves(view: View, job: str, name: str, *, nodes: bool = True) -> list[Curve]:

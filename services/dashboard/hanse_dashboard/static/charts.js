@@ -39,7 +39,7 @@
     box.replaceChildren();
     const plot = new window.uPlot({
       width: Math.max(280, box.clientWidth), height: 280,
-      scales: { x: { time: false } },
+      scales: { x: { time: false, range: (plot, low, high) => (plot.data[0].length === 1 ? [plot.data[0][0] - 1, plot.data[0][0] + 1] : [low, high]) } },
       legend: { live: true },
       cursor: { focus: { prox: 24 } },
       axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 62, values: (_, ticks) => ticks.map(number) }],
