@@ -138,7 +138,7 @@ def disturb(two: Pair, job: str, kind: str, draw: random.Random, times: Times, s
     time.sleep(draw.uniform(0, 0.1))
     if two.job(job).state.ended:
         return False
-    leader, epoch = two.leader(), two.epoch()
+    leader, epoch = two.leading()
     began = time.time()
     if kind == "restart":
         server.stop()
@@ -154,7 +154,8 @@ def disturb(two: Pair, job: str, kind: str, draw: random.Random, times: Times, s
                 two.signal(leader, signal.SIGCONT)
 
     def since(event_kind: str) -> list[float]:
-        return [event.at - began for event in place.events(event_kind) if event.at > began]
+        events = place.read(lambda view: view.events(after=head))
+        return [event.at - began for event in events if event.kind == event_kind and event.at > began]
 
     def next_assignment() -> list[float]:
         return [at for at in since("phase_opened") if kind == "restart" or at > since("coordinator_leads")[0]]

@@ -40,14 +40,18 @@ class Pair:
     coordinators: dict[str, Child]
     health: dict[str, int]
 
+    def leading(self) -> tuple[str, int]:
+        """The coordinator that holds the lease, and its epoch."""
+        lease = self.place.read(lambda view: view.lease())
+        return next(name for name, port in self.health.items() if lease.holder.endswith(f":{port}")), lease.epoch
+
     def leader(self) -> str:
         """The coordinator that holds the lease."""
-        holder = self.place.read(lambda view: view.lease().holder)
-        return next(name for name, port in self.health.items() if holder.endswith(f":{port}"))
+        return self.leading()[0]
 
     def epoch(self) -> int:
         """The epoch of the lease."""
-        return int(self.place.read(lambda view: view.lease().epoch))
+        return self.leading()[1]
 
     def serving(self, name: str) -> bool:
         """Whether a coordinator says that it is ready."""

