@@ -75,14 +75,19 @@ class Collector:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def enter(self, phase: OpenPhase) -> None:
-        """The ledger has the phase: open its aggregation, send what is to be done."""
+    async def enter(self, phase: OpenPhase) -> None:
+        """The ledger has the phase: open its aggregation, send what is to be done.
+
+        Raises:
+            NotFound: the store has lost what the phase sends.
+            PlatformError: the store does not answer.
+        """
         self.drop_aggregation()
         self._sources.clear()
         self.phase = phase
         if phase.record.state is not PhaseState.COLLECTING:
             return
-        self.begin()
+        await self.begin()
         for assignment in phase.live():
             phase.renew(assignment.id, self._now + self._around.lease)
             session = self._around.sessions.get(assignment.node)
@@ -102,13 +107,17 @@ class Collector:
             self.aggregation.drop()
             self.aggregation = None
 
-    def begin(self) -> None:
-        """Open the aggregation of the phase and hand over what is there; finish when nothing more comes."""
+    async def begin(self) -> None:
+        """Open the aggregation of the phase and hand over what is there; finish when nothing more comes.
+
+        Raises:
+            as `enter`.
+        """
         assert self.phase is not None
         if self.phase.record.state is PhaseState.OPEN:
             return
         PHASES.begin(self._mirror.job, self.phase.record, len(self.phase.assignments))
-        self.aggregate(self.phase.record)
+        await self.aggregate(self.phase.record)
         assert self.aggregation is not None
         for item in self.phase.assignments.values():
             if item.state is AssignmentState.DELIVERED:
@@ -116,15 +125,21 @@ class Collector:
         if self.phase.record.state is PhaseState.AGGREGATING:
             self.aggregation.finish()
 
-    def aggregate(self, phase: records.Phase | None) -> None:
-        """Begin an aggregation: of a phase, or (None) of a job that begins."""
+    async def aggregate(self, phase: records.Phase | None) -> None:
+        """Begin an aggregation: of a phase, or (None) of a job that begins.
+
+        Raises:
+            as `enter`.
+        """
         around, mirror = self._around, self._mirror
         self.drop_aggregation()
+        sent = [phase.instruction_digest, *phase.personal.values()] if phase else []
+        await self._load([digest for digest in (*sent, mirror.base_model) if digest])
         state = phase.state_digest if phase else mirror.job.state_digest
         self.aggregation = PhaseAggregation(
             around.aggregators,
             messages.facts(mirror.job, mirror.spec, mirror.offers.participants.values(), self._continue_from()),
-            messages.phase_description(around.store, phase) if phase else None,
+            messages.phase_description(phase, self._sources.__getitem__) if phase else None,
             bytes.fromhex(state) if state else None,
             report=self._report,
             patience=around.settings.aggregator_patience.total_seconds(),
@@ -133,7 +148,7 @@ class Collector:
 
     def _continue_from(self) -> payload_pb2.PayloadSource | None:
         digest = self._mirror.base_model
-        return self._source(digest) if digest else None
+        return self._sources[digest] if digest else None
 
     def _hand_over(self, assignment: records.Assignment) -> None:
         assert self.phase is not None
@@ -176,16 +191,21 @@ class Collector:
                 attempt=record.attempt,
                 lease_s=self._around.lease,
                 deadline_s=max(0.0, phase.deadline - self._now),
-                instruction=self._source(record.instruction_digest or ""),
-                personal=self._source(personal) if personal else None,
+                instruction=self._sources[record.instruction_digest or ""],
+                personal=self._sources[personal] if personal else None,
                 traceparent=PHASES.parent(self._mirror.job.id),
             )
         )
 
-    def _source(self, digest: str) -> payload_pb2.PayloadSource:
-        if digest not in self._sources:
-            self._sources[digest] = messages.source(self._around.store, bytes.fromhex(digest))
-        return self._sources[digest]
+    async def _load(self, digests: list[str]) -> None:
+        """Make ready what is about to be sent: a store may be slow, and the sessions must not wait for it."""
+        missing = [digest for digest in digests if digest not in self._sources]
+
+        def load() -> dict[str, payload_pb2.PayloadSource]:
+            return {digest: messages.source(self._around.store, bytes.fromhex(digest)) for digest in missing}
+
+        if missing:
+            self._sources |= await asyncio.to_thread(load)
 
     def progressed(self, node: str, progress: node_pb2.Progress) -> None:
         """A node showed progress: its lease is renewed. Nothing is written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
@@ -63,16 +63,18 @@ def facts(
     )
 
 
-def phase_description(store: ArtifactStore, phase: records.Phase) -> aggregator_pb2.PhaseDescription:
-    """A phase for the aggregator that closes it."""
+def phase_description(
+    phase: records.Phase, source_of: Callable[[str], payload_pb2.PayloadSource]
+) -> aggregator_pb2.PhaseDescription:
+    """A phase for the aggregator that closes it; `source_of` gives a payload by its digest in hex."""
     assert phase.instruction_digest is not None
     return aggregator_pb2.PhaseDescription(
         name=phase.name,
         round=phase.round,
         purpose=phase.purpose.value,
         audience=phase.audience.value,
-        instruction=source(store, bytes.fromhex(phase.instruction_digest)),
-        personal={node: source(store, bytes.fromhex(digest)) for node, digest in phase.personal.items()},
+        instruction=source_of(phase.instruction_digest),
+        personal={node: source_of(digest) for node, digest in phase.personal.items()},
     )
 
 

@@ -253,7 +253,7 @@ class JobRunner:
         for item in open_phase.live():
             open_phase.renew(item.id, self._now + self._around.lease)
         if self.job.state is JobState.RUNNING:
-            self._collector.begin()
+            await self._collector.begin()
             for session in self._around.sessions:
                 await self._collector.resend(session, fresh=False)
 
@@ -310,11 +310,11 @@ class JobRunner:
         """Begin the job, or go on where it was stopped."""
         self._failed_tries = 0
         if self.phase is not None:
-            self._collector.begin()
+            await self._collector.begin()
             return
         last = await self._around.ledger.read(lambda view: view.last_phase(self.job.id), patience=None)
         if last is None or last.state is PhaseState.CLOSED:
-            self._collector.aggregate(None)
+            await self._collector.aggregate(None)
             assert self._collector.aggregation is not None
             self._collector.aggregation.finish()
             return
@@ -359,7 +359,7 @@ class JobRunner:
                 return tx.phase(phase.record.id), assigned
 
             record, assignments = await self._around.ledger.write(work, patience=None)
-            self._enter(record, assignments)
+            await self._enter(record, assignments)
         elif self._now >= phase.deadline:
             await self._give_up(phase, planning.too_few(opening, self.spec))
 
@@ -394,7 +394,7 @@ class JobRunner:
         withdrawn, record, assignments = await self._around.ledger.write(work, patience=None)
         self._log.warning("phase abandoned", phase=phase.record.name, round=phase.record.round, reason=reason.sentence)
         self._collector.tell_withdrawn(withdrawn, reason)
-        self._enter(record, assignments)
+        await self._enter(record, assignments)
 
     def _plan(self, opening: writes.Opening) -> writes.Opening:
         return planning.fill(opening, self.spec, self.offers, self._around.sessions)
@@ -404,12 +404,12 @@ class JobRunner:
         record, assignments = await self._around.ledger.write(
             lambda tx: writes.write_opening(tx, self.job, planned, lease_s=self._around.lease), patience=None
         )
-        self._enter(record, assignments)
+        await self._enter(record, assignments)
 
-    def _enter(self, record: records.Phase, assignments: list[records.Assignment]) -> None:
+    async def _enter(self, record: records.Phase, assignments: list[records.Assignment]) -> None:
         """The ledger has the phase: go to work on it."""
         self._mirror.job = replace(self.job, round=record.round)
-        self._collector.enter(OpenPhase(record, assignments, deadline=self._now + self._deadline))
+        await self._collector.enter(OpenPhase(record, assignments, deadline=self._now + self._deadline))
 
     # ---- Outcomes
     async def _outcome(self, item: OutcomeReady) -> None:
@@ -455,7 +455,7 @@ class JobRunner:
             for effect in finish.effects if finish else ():
                 await self._perform(effect)
             return
-        self._enter(record, assignments)
+        await self._enter(record, assignments)
 
     async def _aggregation_failed(self, error: HanseError) -> None:
         mendable = error.retryable or isinstance(error, _MENDABLE)
