@@ -230,3 +230,17 @@ def test_no_secret_is_committed() -> None:
             text = path.read_text()
             assert "kind: Secret" not in text, path
             assert "PRIVATE KEY" not in text, path
+
+
+def test_the_migration_can_be_applied_before_everything_else() -> None:
+    """By the labels that the operator's guide selects: the Job, and all that it mounts but for Secrets."""
+    first = [
+        item
+        for item in rendered("production")
+        if item["metadata"].get("labels", {}).get("app.kubernetes.io/name") in ("configuration", "migrate")
+    ]
+    assert {item["kind"] for item in first} == {"ConfigMap", "Job"}
+    (job,) = of_kind(first, "Job")
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    mounted = {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
+    assert mounted <= {item["metadata"]["name"] for item in of_kind(first, "ConfigMap")}
