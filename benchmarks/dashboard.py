@@ -209,12 +209,12 @@ def measure(base: str, process: psutil.Process, token: OperatorToken, options: a
             worst_median, worst_p99 = max(worst_median, median), max(worst_p99, p99)
             print(f"{page:45} {median:6.0f}ms {p99:6.0f}ms {cpu:6.0f}ms {len(answer.content) / 1000:7.1f}")
         print(f"worst: median {worst_median:.0f} ms (wanted 300), p99 {worst_p99:.0f} ms (wanted 1000)")
-        sizes = []
-        for number in range(options.loads):
-            client.get(pages[number % len(pages)])
+        print(f"RSS over {options.loads} loads (MiB):", end="", flush=True)
+        for number in range(options.loads + 1):
             if number % max(1, options.loads // 10) == 0:
-                sizes.append(process.memory_info().rss / 2**20)
-        print(f"RSS over {options.loads} loads (MiB): " + " ".join(f"{size:.0f}" for size in sizes))
+                print(f" {process.memory_info().rss / 2**20:.0f}", end="", flush=True)
+            client.get(pages[number % len(pages)])
+        print()
 
 
 if __name__ == "__main__":

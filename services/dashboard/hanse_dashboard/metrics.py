@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hanse.observability import new_registry
 from hanse_dashboard.state import Dashboard
 
 __all__ = ["REGISTRY", "Measured", "expose", "refresh"]
 
-REGISTRY = CollectorRegistry()
-ProcessCollector(registry=REGISTRY)
-PlatformCollector(registry=REGISTRY)
-GCCollector(registry=REGISTRY)
+REGISTRY = new_registry("hanse-dashboard")
 
 REQUESTS = Counter(
     "hanse_dashboard_requests_total", "Requests answered.", ["route", "method", "status"], registry=REGISTRY

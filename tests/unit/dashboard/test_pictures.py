@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +14,8 @@ from starlette.testclient import TestClient
 
 from hanse.errors import InvalidPayload
 from hanse.payload.documents import document_payload
+from hanse_dashboard.pictures.matrix import draw_matrix
+from hanse_dashboard.pictures.series import draw_series
 from hanse_dashboard.pictures.shown import show
 from hanse_dashboard.pictures.svg import el, nice_ticks
 from hanse_dashboard.words import ago, amount, number, span
@@ -129,3 +132,31 @@ def test_amounts_and_spans_are_said_in_one_or_two_units() -> None:
     ]
     assert [ago(100, 130), ago(200, 100), ago(None), ago(100, 101)] == ["30 s ago", "in 1 min", "never", "now"]
     assert [number(0.95249), number(5.0), number(float("nan")), number(1e-7)] == ["0.9525", "5", "–", "1e-07"]
+
+
+def test_names_of_lines_that_end_together_stand_under_each_other() -> None:
+    lines = {f"line {place}": np.array([0.0, 1.0 + place / 1000]) for place in range(12)}
+    drawing = str(draw_series(np.arange(2.0), lines, "x"))
+    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*class="label"', drawing))
+    assert len(heights) == 12
+    assert min(np.diff(heights)) >= 14 - 1e-9
+
+
+def test_a_small_matrix_says_its_numbers_and_a_wide_one_does_not() -> None:
+    small, _ = draw_matrix(np.array([[0.25, -2.0]]), ["r"], ["a", "b"], "")
+    assert ">0.2500</text>" in small
+    assert ">-2</text>" in small
+    wide, _ = draw_matrix(np.full((1, 13), 0.25), ["r"], [str(n) for n in range(13)], "")
+    assert ">0.2500</text>" not in wide
+
+
+def test_a_preview_is_the_drawing_alone(world: World, client: TestClient) -> None:
+    for picture in world.pictures.values():
+        answer = client.get(f"/pictures/{picture}/preview")
+        assert answer.status_code == 200
+        assert answer.text.startswith("<svg")
+        assert "<html" not in answer.text
+    assert client.get("/pictures/99999/preview").status_code == 404
+    shown = re.findall(r'hx-get="(/pictures/\d+/preview)"', client.get(f"/jobs/{world.good}").text)
+    assert len(shown) == len(world.pictures)
+    assert all(client.get(address).status_code == 200 for address in shown)

@@ -221,3 +221,13 @@ def test_one_box_finds_entries_jobs_nodes_tokens_and_digests(world: World) -> No
         contributed = nodes.egress_rows(view, "node-1").rows[0].digest
         assert "node-1" in {hit.node for hit in trail.find(view, contributed[:12])}
         assert trail.find(view, "nobody") == trail.find(view, "  ") == []
+
+
+def test_metrics_of_a_round_stand_in_one_line_a_name(world: World) -> None:
+    with world.ledger.read() as view:
+        found = rounds.metrics_of_round(rounds.round_detail(view, world.good, 2))
+    assert [item.name for item in found] == ["accuracy", "log_loss", HOSTILE]
+    accuracy = found[0]
+    assert accuracy.whole == {"pooled": 0.9, "unseen": 0.4}
+    assert [node for node, _ in accuracy.nodes] == list(NODES[:3])
+    assert (accuracy.low, accuracy.high) == (0.5, 0.5)
