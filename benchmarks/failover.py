@@ -1,6 +1,6 @@
 """How long a federation stands still when its leader is killed or paused, and whether anything is lost.
 
-    python benchmarks/failover.py [--kills 10] [--pauses 10] [--stops 0] [--restarts 0] [--nodes 8] [--rounds 140]
+    python benchmarks/failover.py [--kills 10] [--pauses 10] [--stops 0] [--restarts 0] [--nodes 8] [--rounds 200]
                                   [--json]
 
 Two coordinators on one PostgreSQL, one aggregator, and an agent a node, all processes of their own over TLS on
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--stops", type=int, default=0, help="SIGTERM to the leader")
     parser.add_argument("--restarts", type=int, default=0, help="restarts of PostgreSQL")
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=140)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--lease", default="5s", help="the coordinators' leader_lease")
     parser.add_argument("--heartbeat", default="2s", help="how soon an agent notices a leader that is silent")
     parser.add_argument("--seed", type=int, default=1)
