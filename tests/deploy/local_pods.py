@@ -22,7 +22,7 @@ from tests.deploy.manifests import DEPLOY, Document, Workload, of_kind
 # Longest first, so that no path is taken for a part of another.
 FOLDERS = ("/etc/hanse-database", "/run/secrets/hanse", "/var/cache/hanse", "/var/lib/hanse", "/etc/hanse", "/data")
 SERVICES = "coordinator|aggregator|dashboard|postgres|store"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @dataclass

@@ -16,6 +16,8 @@ if not HAS_POSTGRESQL:
 
 from tests.deploy.databases import URL, Database
 
+pytestmark = pytest.mark.timeout(900)
+
 BACKUP, RESTORE = (str(DEPLOY / "backup" / f"{name}.sh") for name in ("backup", "restore"))
 
 
@@ -24,7 +26,7 @@ def undisturbed(folder: Path) -> str:
     with world(folder) as place:
         for name in ("ada", "ben"):
             place.add_site(name)
-        return str(place.until_ended(place.submit("job", rounds=6)).model_digest)
+        return str(place.until_ended(place.submit("job", rounds=4), timeout_s=400).model_digest)
 
 
 def reached(place: World, job: str, number: int) -> bool:
@@ -43,11 +45,11 @@ def test_a_federation_goes_on_from_a_backup(tmp_path: Path, monkeypatch: pytest.
         with world(tmp_path, ledger_url=URL) as place:
             for name in ("ada", "ben"):
                 place.add_site(name)
-            job = place.submit("job", rounds=6)
-            place.until(lambda: reached(place, job, 2))
+            job = place.submit("job", rounds=4)
+            place.until(lambda: reached(place, job, 1), 400)
             database.run([BACKUP, str(copy)], PGSERVICEFILE=owner)
             assert copy.stat().st_mode & 0o077 == 0
-            place.until(lambda: reached(place, job, 4))  # work that the backup does not have
+            place.until(lambda: reached(place, job, 3), 400)  # work that the backup does not have
 
             refused = database.attempt([RESTORE, str(copy)], {"PGSERVICEFILE": owner})
             assert refused.returncode == 1
@@ -62,7 +64,7 @@ def test_a_federation_goes_on_from_a_backup(tmp_path: Path, monkeypatch: pytest.
             assert json.loads(proof.stdout)["data"]["whole"]
 
             place.federation.start()
-            detail = place.until_ended(job)
+            detail = place.until_ended(job, timeout_s=400)
             assert detail.job.state == "succeeded", detail.job.reason
             assert detail.model_digest == expected
             assert place.whole()

@@ -21,6 +21,8 @@ from psycopg.errors import InsufficientPrivilege
 
 from tests.deploy.databases import URL, Database
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
@@ -121,7 +123,7 @@ def test_a_job_runs_under_the_coordinators_role(
     monkeypatch.setenv("PGSERVICEFILE", str(database.service_file("application")))
     with world(tmp_path, ledger_url=URL) as place:
         place.add_site("ada")
-        detail = place.until_ended(place.submit("job", rounds=2))
+        detail = place.until_ended(place.submit("job", rounds=2), timeout_s=400)
         assert detail.job.state == "succeeded", detail.job.reason
         assert place.whole()
     with database.connect("application") as connection:

@@ -6,15 +6,19 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from hanse.cli.connection import Control, find_connection
 from hanse.v1 import control_pb2
 from tests.chaos.world import world
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_after_a_new_authority_a_node_joins_again_and_goes_on_from_the_model_it_had(tmp_path: Path) -> None:
     with world(tmp_path) as place:
         ada = place.add_site("ada")
-        first = place.until_ended(place.submit("before", rounds=2))
+        first = place.until_ended(place.submit("before", rounds=1), timeout_s=400)
         assert first.job.state == "succeeded", first.job.reason
         assert ada.agent is not None
         ada.agent.stop()
@@ -26,8 +30,8 @@ def test_after_a_new_authority_a_node_joins_again_and_goes_on_from_the_model_it_
             place.control = control
             place.join(ada, again=True)
             place.run(ada)
-            document = json.dumps(place.job_document("after", rounds=2)).encode()
+            document = json.dumps(place.job_document("after", rounds=1)).encode()
             request = control_pb2.SubmitJobRequest(specification=document, continue_from=first.job.id)
-            second = place.until_ended(str(control.call("SubmitJob", request).id))
+            second = place.until_ended(str(control.call("SubmitJob", request).id), timeout_s=400)
             assert second.job.state == "succeeded", second.job.reason
             assert place.whole()

@@ -27,6 +27,8 @@ if not (HAS_POSTGRESQL and HAS_S3):
 
 from tests.deploy.databases import Database
 
+pytestmark = pytest.mark.timeout(900)
+
 JOB = {
     "name": "manifests",
     "method": "fedscs_xgb",
@@ -78,7 +80,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster,
 def hanse(place: Cluster, pod: Pod, *arguments: str) -> str:
     """`kubectl exec deployment/coordinator -- hanse …`."""
     environment = place.environment(pod.workload, pod.container)
-    done = subprocess.run(["hanse", *arguments], env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(["hanse", *arguments], env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -112,13 +114,13 @@ def test_a_job_runs_through_the_manifests_and_every_program_ends_in_time(
     records(place.folder / "agent" / "data" / "activity.parquet")
     (join,) = node.pod["initContainers"]
     for _ in range(2):  # the second start of the pod finds a node that has joined
-        subprocess.run(site.command(node, join), env=site.environment(node, join), check=True, timeout=120)
+        subprocess.run(site.command(node, join), env=site.environment(node, join), check=True, timeout=300)
     agent = Pod(site, node)
     try:
         job = place.folder / "job.yaml"
         job.write_text(yaml.safe_dump(JOB))
         hanse(place, coordinator, "job", "submit", str(job))
-        hanse(place, coordinator, "job", "watch", "manifests", "--timeout", "150s")
+        hanse(place, coordinator, "job", "watch", "manifests", "--timeout", "400s")
         assert json.loads(hanse(place, coordinator, "ledger", "verify", "--json"))["data"]["whole"]
     finally:
         assert agent.stop() == 0, agent.log.read_text()[-2000:]

@@ -19,6 +19,8 @@ if not HAS_POSTGRESQL:
 
 from tests.deploy.databases import URL, Database
 
+pytestmark = pytest.mark.timeout(900)
+
 LATER = f"{int(newest_revision()) + 1:04d}"
 
 
@@ -44,8 +46,8 @@ def test_a_job_goes_on_under_the_former_release_while_a_later_one_adds_to_the_ta
 ) -> None:
     with world(tmp_path, ledger_url=URL) as place:
         place.add_site("ada")
-        job = place.submit("job", rounds=5)
-        place.until(lambda: place.read(lambda view: view.job(job).round >= 1))
+        job = place.submit("job", rounds=3)
+        place.until(lambda: place.read(lambda view: view.job(job).round >= 1), 400)
         upgrade(
             database,
             LATER,
@@ -56,7 +58,7 @@ def test_a_job_goes_on_under_the_former_release_while_a_later_one_adds_to_the_ta
         # Also a coordinator that starts only now, as after a way back; and the former release's Job, run again.
         place.kill(place.federation.children["coordinator"].pid)
         database.migrate()
-        detail = place.until_ended(job)
+        detail = place.until_ended(job, timeout_s=400)
         assert detail.job.state == "succeeded", detail.job.reason
         assert place.whole()
     with database.connect("owner") as connection:

@@ -29,6 +29,9 @@ from hanse_aggregator.registry import Registry
 from hanse_aggregator.service import SERVICE, AggregatorService
 from hanse_aggregator.settings import AggregatorSettings, configuration
 
+CONNECTION_AGE_MS = 5 * 60 * 1000
+"""After so long the coordinator is asked to connect anew, and so to look up which replicas there are; calls that are
+under way go on."""
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """The facts of a job list every node's columns; on this inner link alone they may outgrow gRPC's usual limit."""
 
@@ -51,7 +54,10 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
         service = AggregatorService(
             registry, store=store, scratch=scratch, cache=settings.cache, threads=settings.threads, metrics=metrics
         )
-        options = dict(server_options()) | {"grpc.max_receive_message_length": LARGEST_MESSAGE}
+        options = dict(server_options()) | {
+            "grpc.max_receive_message_length": LARGEST_MESSAGE,
+            "grpc.max_connection_age_ms": CONNECTION_AGE_MS,
+        }
         server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=list(options.items()))
         aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(service, server)
         health = add_health_and_reflection(server, [SERVICE])
