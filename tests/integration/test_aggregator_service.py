@@ -357,5 +357,5 @@ def test_a_wrong_setting_stops_the_start_with_one_clear_line(tmp_path):
     command = [sys.executable, "-m", "hanse_aggregator.main", "--config", str(config)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"hanse-aggregator: {config}: unknown key 'listen_on'")
+    assert result.stderr.startswith(f"hanse-aggregator: {config}:3: unknown key 'listen_on'")
     assert result.stderr.count("\n") == 1
