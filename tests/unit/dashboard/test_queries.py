@@ -6,7 +6,7 @@ import pytest
 
 from hanse.errors import NotFound, OperatorError
 from hanse.ledger import JobState, Trust
-from hanse_dashboard.queries import jobs, models, nodes, rounds, trail
+from hanse_dashboard.queries import jobs, metrics, models, nodes, rounds, trail
 from hanse_dashboard.queries.overview import attention, overview, slow_nodes
 from hanse_dashboard.queries.paging import every_row
 
@@ -100,8 +100,8 @@ def test_a_round_that_was_never_begun_is_not_found(world: World) -> None:
 
 def test_curves_are_pooled_then_unseen_then_nodes(world: World) -> None:
     with world.ledger.read() as view:
-        found = rounds.curves(view, world.good, "accuracy")
-        names = dict(rounds.metric_names(view, world.good))
+        found = metrics.curves(view, world.good, "accuracy")
+        names = dict(metrics.metric_names(view, world.good))
     assert [(curve.scope, curve.node) for curve in found] == [
         ("pooled", ""), ("unseen", ""), ("node", "node-1"), ("node", "node-2"), ("node", "node-3"),
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def test_one_box_finds_entries_jobs_nodes_tokens_and_digests(world: World) -> No
 
 def test_metrics_of_a_round_stand_in_one_line_a_name(world: World) -> None:
     with world.ledger.read() as view:
-        found = rounds.metrics_of_round(rounds.round_detail(view, world.good, 2))
+        found = metrics.metrics_of_round(rounds.round_detail(view, world.good, 2))
     assert [item.name for item in found] == ["accuracy", "log_loss", HOSTILE]
     accuracy = found[0]
     assert accuracy.whole == {"pooled": 0.9, "unseen": 0.4}

@@ -14,7 +14,7 @@ from hanse_dashboard.access import Caller
 from hanse_dashboard.api.tables import AS_FILE, Format, csv_file, plain, whole_list
 from hanse_dashboard.pages.jobs import states_of
 from hanse_dashboard.pages.nodes import online_of, trust_of
-from hanse_dashboard.queries import jobs, models, nodes, rounds, tokens, trail
+from hanse_dashboard.queries import jobs, metrics, models, nodes, rounds, tokens, trail
 from hanse_dashboard.queries.overview import Attention, attention, slow_nodes
 from hanse_dashboard.queries.paging import Instant, Moment, Page
 from hanse_dashboard.state import Admin, Dashboard, Desk, Viewer
@@ -189,15 +189,15 @@ def job_round(desk: Desk, caller: Viewer, job: JobId, number: Number, format: As
     )
 
 
-@router.get("/jobs/{job}/metrics", response_model=list[rounds.Curve], responses=AS_FILE)
+@router.get("/jobs/{job}/metrics", response_model=list[metrics.Curve], responses=AS_FILE)
 def job_metrics(desk: Desk, caller: Viewer, job: JobId, name: Word = "", format: As = Format.JSON) -> Any:  # noqa: A002
     """A metric (or all) over rounds: pooled, of the unseen nodes, of the aggregation, and of each node."""
     with desk.read() as view:
         key = jobs.find_job(view, job).id
-        names = [word for word, _ in rounds.metric_names(view, key)]
+        names = [word for word, _ in metrics.metric_names(view, key)]
         if name and name not in names:
             raise NotFound(f"The job has no metric {name}.", remedy=f"It has: {', '.join(names)}.", code="NO_METRIC")
-        found = [curve for word in ([name] if name else names) for curve in rounds.curves(view, key, word)]
+        found = [curve for word in ([name] if name else names) for curve in metrics.curves(view, key, word)]
     if format is Format.CSV:
         rows = [
             {"name": curve.name, "scope": curve.scope, "node": curve.node, "round": number, "value": value}

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from hanse.errors import NotFound
 from hanse.v1 import control_pb2
 from hanse_dashboard.pictures.curves import chart_data, draw_curves
-from hanse_dashboard.queries import rounds
+from hanse_dashboard.queries import metrics
 from hanse_dashboard.queries.jobs import find_job, job_detail, job_rows
 from hanse_dashboard.queries.models import differences, model_rows
 from hanse_dashboard.render import page
@@ -41,11 +41,11 @@ def compare(
         chosen = metric if metric in names else _usual(details, names)
         lines = []
         for record in records:
-            for curve in rounds.curves(view, record.id, chosen, nodes=False) if chosen else []:
+            for curve in metrics.curves(view, record.id, chosen, nodes=False) if chosen else []:
                 if curve.scope in ("pooled", "unseen"):
                     label = f"{record.name} {record.id[-4:]}" + (" (unseen)" if curve.scope == "unseen" else "")
                     lines.append(
-                        rounds.Curve(
+                        metrics.Curve(
                             name=label, scope=curve.scope, node=label, rounds=curve.rounds, values=curve.values
                         )
                     )

@@ -16,8 +16,9 @@ from hanse_dashboard.pictures.curves import chart_data, draw_curves
 from hanse_dashboard.pictures.grid import draw_grid
 from hanse_dashboard.pictures.timeline import draw_timeline
 from hanse_dashboard.queries.jobs import find_job, job_counts, job_detail, job_rows
+from hanse_dashboard.queries.metrics import curves, metric_names, metrics_of_round
 from hanse_dashboard.queries.models import differences, last_good_job
-from hanse_dashboard.queries.rounds import RoundDetail, curves, grid, metric_names, metrics_of_round, round_detail
+from hanse_dashboard.queries.rounds import RoundDetail, grid, round_detail
 from hanse_dashboard.queries.trail import event_rows
 from hanse_dashboard.render import page, url
 from hanse_dashboard.state import Dashboard, Desk, Viewer

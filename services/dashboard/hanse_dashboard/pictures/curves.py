@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from hanse_dashboard.pictures.svg import line, nice_ticks, path, picture, text, title
-from hanse_dashboard.queries.rounds import Curve
+from hanse_dashboard.queries.metrics import Curve
 from hanse_dashboard.words import number
 
 __all__ = ["chart_data", "curve_name", "draw_curves"]
