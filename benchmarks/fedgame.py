@@ -272,10 +272,16 @@ def main() -> None:
     parser.add_argument("--check-federation", action="store_true", help="one cell again with processes and sockets")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
+    parser.add_argument("--client", choices=("adam", "sgd"), default=Settings.optimiser, help="its optimiser")
     parser.add_argument("--local-steps", type=int, default=Settings.local_steps)
     parser.add_argument("--window", type=int, default=Settings.window)
     options = parser.parse_args()
-    changed = {"rounds": options.rounds, "local_steps": options.local_steps, "window": options.window}
+    changed: dict[str, Any] = {
+        "optimiser": options.client,
+        "rounds": options.rounds,
+        "local_steps": options.local_steps,
+        "window": options.window,
+    }
     settings = replace(Settings(), **changed)
     print("settings:", json.dumps(asdict(settings)), file=sys.stderr)
     if options.check_federation:

@@ -14,8 +14,8 @@ METHODS = (
 ).split()
 ABLATION = (
     "fedgame_own_0 fedgame_own_0.25 fedgame_own_0.75 fedgame_anchor_old fedgame_private_body fedgame_whole_head "
-    "fedgame_level fedgame_experts_1 fedgame_top_k_4 fedgame_client_adam fedavg_client_adam fedavg_level fedgame_conv "
-    "same_group fedgame_refined"
+    "fedgame_level fedgame_experts_1 fedgame_top_k_4 fedgame_client_sgd fedavg_client_sgd fedavg_level fedgame_conv "
+    "same_group fedgame_refined fedgame_post"
 ).split()
 TOGETHER = {"fedavg_head": "fedavg", "fedadam_head": "fedadam"}
 """Read off the run of another method: its model, fine-tuned at each node before it is judged."""
@@ -28,20 +28,23 @@ GCRN_NEIGHBOURS = 3
 class Settings:
     """The same for every method."""
 
-    window: int = 12
+    window: int = 8
     lags: tuple[int, ...] = (24,)
     quantiles: tuple[float, ...] = (0.05, 0.5, 0.95)
     hidden: int = 16
     layers: int = 1
     head_width: int = 16
     rounds: int = 6
-    local_steps: int = 12
+    local_steps: int = 24
     """Batches that a station trains on in a round; drawn anew each time."""
     batch_size: int = 64
-    optimiser: str = "sgd"
-    learning_rate: float = 0.5
-    adam_rate: float = 0.003
-    """Of the client where a variant trains with Adam, and of `central`."""
+    optimiser: str = "adam"
+    """Of the client, begun anew each round."""
+    adam_rate: float = 0.01
+    sgd_rate: float = 0.5
+    """Where a variant trains by SGD, and of pFedMe's personal model."""
+    central_rate: float = 0.003
+    """Of Adam on all records in one place."""
     momentum: float = 0.9
     proximal: float = 0.01
     """Mu of Fed-GAME's proximal term, and of FedProx."""
@@ -83,7 +86,7 @@ def specification(
     personal: dict[str, Any] = {"validation": settings.validation}
     training: dict[str, Any] = {
         "optimiser": settings.optimiser,
-        "learning_rate": settings.learning_rate,
+        "learning_rate": settings.adam_rate if settings.optimiser == "adam" else settings.sgd_rate,
         "momentum": settings.momentum,
         "weight_decay": 0.0,
         "local_epochs": 1000,
@@ -100,6 +103,7 @@ def specification(
         name = "fedgame"
         config["game"] = _game(method, graph, groups)
         training["proximal"] = settings.proximal
+        personal["served"] = "validated"
     if "fedadam" in method:
         config["server"] = {"optimiser": "adam", "learning_rate": settings.server_rate}
     if method in ("fedavg", "fedadam"):
@@ -112,6 +116,7 @@ def specification(
             "inner_steps": settings.pfedme_inner,
             "outer_rate": settings.pfedme_outer,
         }
+        training |= {"optimiser": "sgd", "learning_rate": settings.sgd_rate}
         personal |= {"served": "post", "finetune": "all", "finetune_epochs": settings.finetune_epochs}
     elif method == "gcrn_fedavg":
         network = "gcrn_forecaster"
@@ -122,7 +127,7 @@ def specification(
         personal |= {"served": "post", "early_stop": 3}
     elif method == "central":
         rounds = 1
-        training |= {"optimiser": "adam", "learning_rate": settings.adam_rate, "batch_size": 4 * settings.batch_size}
+        training |= {"optimiser": "adam", "learning_rate": settings.central_rate, "batch_size": 4 * settings.batch_size}
     network = _ablate(method, settings, config) or network
     return JobSpecification.model_validate(
         {
@@ -143,7 +148,9 @@ def prefix(method: str, *, seen: bool) -> str:
     """Which of a job's figures are the method's."""
     if method in TOGETHER or (method == "pfedme" and not seen):
         return "finetuned_"
-    return "adapted_" if is_game(method) and not seen else ""
+    if is_game(method) and not seen:
+        return "adapted_" if method in ("fedgame_post", "fedgame_refined") else "chosen_"
+    return ""
 
 
 def _game(method: str, graph: Mapping[str, list[str]], groups: Mapping[str, str]) -> dict[str, Any]:
@@ -162,6 +169,8 @@ def _ablate(method: str, settings: Settings, config: dict[str, Any]) -> str:
         game["own_weight"] = float(method.rpartition("_")[2])
     elif method == "fedgame_anchor_old":
         game["delta_anchor"] = "old"
+    elif method == "fedgame_post":
+        training["personal"]["served"] = "post"
     elif method == "fedgame_refined":
         training["personal"]["served"] = "refined"
     elif method == "fedgame_private_body":
@@ -174,8 +183,8 @@ def _ablate(method: str, settings: Settings, config: dict[str, Any]) -> str:
         game |= {"experts": 1, "top_k": 1}
     elif method == "fedgame_top_k_4":
         game["top_k"] = 4
-    elif method.endswith("_client_adam"):
-        training |= {"optimiser": "adam", "learning_rate": settings.adam_rate}
+    elif method.endswith("_client_sgd"):
+        training |= {"optimiser": "sgd", "learning_rate": settings.sgd_rate}
     elif method == "fedgame_conv":
         model["layers"] = 2
         return "conv_forecaster"

@@ -31,10 +31,11 @@ class PersonalOptions(Settings):
     rebase_body: bool = True
     """Each round starts from the common model, and only the selective arrays from the node's own update. `false`: all
     else stays as the node trained it; bodies that never meet again do not average to a good model."""
-    served: Literal["method", "global", "post", "received", "refined"] = "method"
+    served: Literal["method", "global", "post", "received", "refined", "validated"] = "method"
     """The model that a trained node uses and is judged by: `global`, the common one; `post`, its own after training;
-    `received`, the common one with the node's next update; `refined`, that one trained here once more. `method`: `post`
-    for fedgame, `global` for any other."""
+    `received`, the common one with the node's next update; `refined`, that one trained here once more; `validated`,
+    whichever of those at hand has the lowest loss on the node's validation windows. `method`: `post` for fedgame,
+    `global` for any other."""
     adapt_finetune: bool = True
     """An unseen node trains once more after it has received its update."""
     finetune: Literal["none", "head", "all"] = "none"
@@ -55,6 +56,6 @@ class PersonalOptions(Settings):
     def _one_way_to_train(self) -> PersonalOptions:
         if self.early_stop and self.pfedme is not None:
             raise ValueError("early_stop and pfedme exclude each other")
-        if self.early_stop and not self.validation:
-            raise ValueError("early_stop needs validation windows; set validation above 0")
+        if (self.early_stop or self.served == "validated") and not self.validation:
+            raise ValueError("early_stop and served: validated need validation windows; set validation above 0")
         return self

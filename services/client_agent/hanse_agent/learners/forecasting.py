@@ -151,19 +151,23 @@ class ForecastLearner(NetworkLearner):
         """The figures of the served model, and under names of their own those of the others.
 
         Without a prefix: what the node uses; `global_`: the common model; `fitted_`: the node's own after training;
-        `finetuned_`: the common model fine-tuned here; `adapted_`: with the update for an unseen node.
+        `finetuned_`: the common model fine-tuned here; `adapted_`: with the update for an unseen node; `chosen_`: at an
+        unseen node, the one that its validation windows prefer.
         """
         assert isinstance(task, ForecastTask)
         kept = NetworkState.load(assignment.state)
         common = {**setup.initial, **shared}
         models = self._models(assignment, setup, task, common, kept)
-        served = self._served(assignment, setup.options.personal, models)
+        chosen = self._validated(setup, task, models) if setup.options.personal.served == "validated" else ""
+        served = self._served(assignment, setup.options.personal, models, chosen)
         figures: dict[str, MetricSum] = {}
         for name, arrays in models.items():
             self._load(setup, arrays)
             found = task.evaluate(setup.network, task.held_out, None, assignment.progress)
             figures |= found if name == served else {f"{name}_{each}": value for each, value in found.items()}
-        used = self._used(models, served)
+            if name == chosen and assignment.unseen:
+                figures |= {f"chosen_{each}": value for each, value in found.items()}
+        used = chosen or self._used(models, served)
         keep_model(assignment.next_state, models[used], assignment.job)
         keep_use(assignment.next_state, used, task.windows)
         skipped = assignment.state is not None and (assignment.state / _SKIPPED_FILE).exists()
@@ -228,10 +232,22 @@ class ForecastLearner(NetworkLearner):
         super()._fit(assignment, setup, task, common, NetworkState())
         return _copied(setup)
 
-    def _served(self, assignment: Assignment, personal: PersonalOptions, models: Mapping[str, Arrays]) -> str:
+    def _validated(self, setup: Setup, task: ForecastTask, models: Mapping[str, Arrays]) -> str:
+        """The model with the lowest loss on this node's validation windows; the earlier one of equals."""
+        losses: dict[str, float] = {}
+        for name, arrays in models.items():
+            self._load(setup, arrays)
+            losses[name] = task.loss_on(setup.network, task.validation)
+        return min(losses, key=lambda name: losses[name])
+
+    def _served(
+        self, assignment: Assignment, personal: PersonalOptions, models: Mapping[str, Arrays], chosen: str
+    ) -> str:
         """Which of the models the figures without a prefix are of."""
         if assignment.unseen:
             return "global"
+        if chosen:
+            return chosen
         wanted = self.serves if personal.served == "method" else personal.served
         name = {"post": OWN, "global": "global"}.get(wanted, wanted)
         if name == "refined" and name not in models:  # nothing came for this node

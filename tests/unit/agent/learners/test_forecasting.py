@@ -279,6 +279,24 @@ def test_a_refined_model_is_the_received_one_after_one_more_training(tmp_path: P
     assert figures["received_qs"].array.tolist() == received
 
 
+@pytest.mark.parametrize("rate", [0.2, 50.0])
+def test_the_served_model_may_be_the_one_that_validation_prefers(tmp_path: Path, rate: float) -> None:
+    """Training that goes well is kept, and training that ruins the model is not."""
+    base = instruction()
+    training = {"learning_rate": rate, "local_steps": 20, "local_epochs": 9, "personal": {"served": "validated"}}
+    node = game_node(tmp_path / "seen", training)
+    node.perform("train", base, 1)
+    figures = read_metrics(node.perform("evaluate", base, 1))
+    other = "global_qs" if rate < 1 else "fitted_qs"
+    assert ("global_qs" in figures, "fitted_qs" in figures) == (rate < 1, rate > 1)
+    assert figures["qs"].mean < figures[other].mean  # type: ignore[union-attr]
+    unseen = game_node(tmp_path / "unseen", training, unseen=True)
+    unseen.perform("adapt", base, 1)
+    found = read_metrics(unseen.perform("evaluate", base, 1))
+    wanted = "finetuned_qs" if rate < 1 else "qs"
+    assert found["chosen_qs"].array.tolist() == found[wanted].array.tolist()
+
+
 @pytest.mark.parametrize(
     "training",
     [{"guide": 0.5}, {"augmentation": {"flip": 0.5}}, {"proximal": 0.1, "personal": {"early_stop": 2}}],
