@@ -223,8 +223,8 @@ def submit(control: Control, name: str, rounds: int) -> str:
     return str(control.call("SubmitJob", request).id)
 
 
-def start_dashboard(folder: Path, federation: EmbeddedFederation, control_port: int) -> tuple[Child, str]:
-    """The program itself, with a quick heartbeat."""
+def start_dashboard(folder: Path, federation: EmbeddedFederation, control_port: int, **more: Any) -> tuple[Child, str]:
+    """The program itself, with a quick heartbeat; `more` are keys of its configuration."""
     document = {
         "name": "test federation",
         "ledger": f"sqlite:///{federation.ledger_file}",
@@ -235,7 +235,7 @@ def start_dashboard(folder: Path, federation: EmbeddedFederation, control_port: 
         "heartbeat": "1s",
         "login_attempts": 1000,
         "ports_file": str(folder / "ports.json"),
-    }
+    } | more
     (folder / "dashboard.yaml").write_text(yaml.safe_dump(document))
     arguments = ["hanse_dashboard.main", "--config", str(folder / "dashboard.yaml")]
     child = Child(
