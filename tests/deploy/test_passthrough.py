@@ -96,7 +96,7 @@ def test_nodes_reach_the_coordinator_by_the_name_of_the_route_and_no_other_name_
         assert not router.ended
         with socket.create_connection(("127.0.0.1", router.port), timeout=30) as stranger:
             context = ssl.create_default_context()
-            with pytest.raises(OSError, match="EOF|closed|reset"):
+            with pytest.raises(OSError, match=r"EOF|closed|reset"):
                 context.wrap_socket(stranger, server_hostname="federation.example.org")
         assert router.ended == ["federation.example.org"]
     finally:
