@@ -35,6 +35,8 @@ def test_what_is_committed_is_what_the_overlay_renders_to(overlay: str) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_can_be_added_to_the_base(component: str, tmp_path: Path) -> None:
     """Also those that no overlay has: what a cluster may lack is a choice of the house."""
+    import kubernetes_validate
+
     folder = tmp_path / "overlay"
     folder.mkdir()
     way = Path("../" * len(folder.resolve().parts))
@@ -47,6 +49,10 @@ def test_every_component_can_be_added_to_the_base(component: str, tmp_path: Path
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
     objects = list(yaml.safe_load_all(kustomize(folder)))
     assert all(item["kind"] and item["metadata"]["name"] for item in objects)
+    for version in three_newest():
+        for item in objects:
+            if item["apiVersion"].partition("/")[0] not in FOREIGN:
+                kubernetes_validate.validate(item, version, strict=True)
 
 
 def three_newest() -> list[str]:
