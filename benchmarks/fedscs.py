@@ -150,15 +150,25 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     for cell in wanted:
         if cell in found:
             print(_line(found[cell]), file=sys.stderr, flush=True)
+    for cell, row in _computed(missing, options):
+        found[cell] = row
+        if options.out is not None:
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        print(_line(row), file=sys.stderr, flush=True)
+    return [found[cell] for cell in wanted]
+
+
+def _computed(missing: list[Cell], options: argparse.Namespace) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Each cell with its row, as they become ready."""
+    if options.jobs == 1:
+        for cell in missing:
+            yield cell, _measured(cell, options.data)
+        return
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(_measured, cell, options.data): cell for cell in missing}
         for done in as_completed(running):
-            row = found[running[done]] = done.result()
-            if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
-            print(_line(row), file=sys.stderr, flush=True)
-    return [found[cell] for cell in wanted]
+            yield running[done], done.result()
 
 
 def _measured(cell: Cell, data: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def charging(
         bool, typer.Option("--keep", help="Keep the state folder, also one that was made for this run.")
     ] = False,
 ) -> Answer:
-    """Forecast the demand of charging stations, each by a model that fits it (Fed-GAME), from sessions that stay there.
+    """Forecast charging demand (Fed-GAME): each station by a model that fits it, from sessions that stay there.
 
     Starts a federation with mutual TLS, one agent a station; one station is left out of the training and adapts.
     """

@@ -53,7 +53,7 @@ def test_unseen_people_never_train_and_each_row_is_judged_once(data: Path) -> No
 def test_a_row_is_computed_once_and_has_the_promised_keys(data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(fedscs.SHAPES, "dsads_har", {"rounds": 2, "depth": 3, "eta": 0.3})
     options = argparse.Namespace(
-        dataset=("dsads_har",), bins=(16,), out=tmp_path / "rows.jsonl", quick=False, data=data, json=True
+        dataset=("dsads_har",), bins=(16,), out=tmp_path / "rows.jsonl", quick=False, data=data, json=True, jobs=1
     )
     rows = fedscs.run(options)
     assert all(row.keys() >= KEYS | {"bytes_per_round"} for row in rows)
