@@ -225,6 +225,25 @@ async def _unexpected(context: grpc.aio.ServicerContext[Any, Any], method: str, 
     )
 
 
+def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Open a port; without credentials, one without TLS. Returns its number.
+
+    Raises:
+        OperatorError: the port is taken, or the address is not this machine's.
+    """
+    try:
+        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise OperatorError(
+            f"cannot listen on {address}.",
+            remedy="Is another program on that port, or the address not this machine's? Choose another, or stop it.",
+            code="PORT_TAKEN",
+        )
+    return int(port)
+
+
 def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> health.aio.HealthServicer:
     """Register the standard health service (all `services` NOT_SERVING at first) and reflection."""
     servicer = health.aio.HealthServicer()

@@ -6,14 +6,14 @@ not before. The last linear layer has the role `selective`; the whole head by op
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
-from hanse.errors import OperatorError
+from hanse.learning.networks.building import initial_state, no_torch
 from hanse.models import Role
 from hanse.settings import Settings
 
@@ -75,7 +75,7 @@ class ForecasterConfig(Settings):
         return self
 
 
-class ForecasterModel:
+class ForecasterModel(ABC):
     """A forecaster of one kind. See `hanse.models.Model`."""
 
     Config: ClassVar[type[BaseModel]] = ForecasterConfig
@@ -109,27 +109,20 @@ class ForecasterModel:
             quantiles=len(config.quantiles),
         )
 
+    @abstractmethod
     def encoder(self, channels: int) -> nn.Module:
         """The encoder of this kind."""
-        raise NotImplementedError
 
     def initial_state(self, seed: int) -> Mapping[str, NDArray[Any]]:
-        """The whole state before training, in the order of torch's `state_dict`; the same for the same seed."""
-        try:
-            import torch
-        except ImportError as error:
-            raise _no_torch(error) from error
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self.build()
-        return {name: np.array(tensor.numpy(), order="C") for name, tensor in module.state_dict().items()}
+        """The whole state before training; see `building.initial_state`."""
+        return initial_state(self.build, seed)
 
     def roles(self) -> Mapping[str, Role]:
         """`selective` for the head, `global` for the rest."""
         try:
             import torch
         except ImportError as error:
-            raise _no_torch(error) from error
+            raise no_torch(error) from error
         with torch.device("meta"):
             names = list(self.build().state_dict())
         starts = ("head.", "hidden.") if self.config.selective == "head" else ("head.",)
@@ -179,11 +172,3 @@ class GcrnForecaster(ForecasterModel):
         from hanse.learning.forecaster import GraphEncoder
 
         return GraphEncoder(channels, self.config.hidden, len(self.config.covariates))
-
-
-def _no_torch(error: ImportError) -> OperatorError:
-    return OperatorError(
-        f"Forecasters need torch, which cannot be imported here ({error}).",
-        remedy="Install it: pip install 'hanse[torch]'.",
-        code="NOT_IMPORTABLE",
-    )

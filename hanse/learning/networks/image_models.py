@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
 from hanse.errors import OperatorError
+from hanse.learning.networks.building import initial_state, no_torch
 from hanse.models import Role
 from hanse.settings import Settings
 
@@ -112,7 +112,7 @@ class ImageModel:
             from hanse.learning.networks import norms, resnet, small_cnn
             from hanse.learning.xan import assemble_xan
         except ImportError as error:
-            raise _no_torch(error) from error
+            raise no_torch(error) from error
         config = self.config
         shared = {"classes": config.classes, "channels": config.channels, "width": config.width}
         module: nn.Module
@@ -131,15 +131,8 @@ class ImageModel:
         return module
 
     def initial_state(self, seed: int) -> Mapping[str, NDArray[Any]]:
-        """The whole state before training, in the order of torch's `state_dict`; the same for the same seed."""
-        try:
-            import torch
-        except ImportError as error:
-            raise _no_torch(error) from error
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self.build()
-        return {name: np.array(tensor.numpy(), order="C") for name, tensor in module.state_dict().items()}
+        """The whole state before training; see `building.initial_state`."""
+        return initial_state(self.build, seed)
 
     def roles(self) -> Mapping[str, Role]:
         """The role of every array of the state."""
@@ -148,7 +141,7 @@ class ImageModel:
 
             from hanse.learning.networks.roles import network_roles
         except ImportError as error:
-            raise _no_torch(error) from error
+            raise no_torch(error) from error
         config = self.config
         bare = type(self)(config.model_copy(update={"weights": "", "weights_sha256": ""}))
         with torch.device("meta"):
@@ -219,11 +212,3 @@ def load_weights(module: nn.Module, name: str, sha256: str, *, classifier: str) 
             code="WEIGHTS_DO_NOT_FIT",
         )
     module.load_state_dict(own | fitting)
-
-
-def _no_torch(error: ImportError) -> OperatorError:
-    return OperatorError(
-        f"Networks need torch, which cannot be imported here ({error}).",
-        remedy="Install it: pip install 'hanse[torch]'.",
-        code="NOT_IMPORTABLE",
-    )

@@ -21,7 +21,7 @@ from hanse.artifacts import open_store
 from hanse.errors import HanseError, OperatorError
 from hanse.logs import configure, logger
 from hanse.observability import PlainPort, tracing
-from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
+from hanse.rpc import ErrorInterceptor, add_health_and_reflection, listen, set_serving
 from hanse.security import KeyPair, ServerCertificate, follow_certificate, server_options, write_atomically
 from hanse.v1 import aggregator_pb2_grpc
 from hanse_aggregator.metrics import AggregatorMetrics
@@ -63,7 +63,7 @@ async def serve(settings: AggregatorSettings, stop: asyncio.Event) -> None:
         health = add_health_and_reflection(server, [SERVICE])
         plain = PlainPort(metrics.registry, health)
         certificate = ServerCertificate(pair)
-        ports = {"aggregator": _bind(server, settings.listen, certificate.mutual_credentials(authority))}
+        ports = {"aggregator": listen(server, settings.listen, certificate.mutual_credentials(authority))}
         if settings.health_listen:
             ports["health"] = await plain.start(settings.health_listen)
         await server.start()
@@ -100,18 +100,6 @@ def _scratch(settings: AggregatorSettings) -> Iterator[Path]:
         raise OperatorError(f"the scratch folder cannot be used: {error}", remedy="Check `scratch`.") from error
     with folder as path:
         yield Path(path)
-
-
-def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
-        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise OperatorError(
-            f"cannot listen on {address}.", remedy="Check that the address is this machine's and the port is free."
-        )
-    return port
 
 
 def _read(path: Path) -> bytes:

@@ -97,6 +97,7 @@ class LedgerThread:
         except PlatformError as error:
             if not error.retryable or patience == 0:
                 raise
+            self._metrics.away()
         stop: stop_base = stop_never if patience is None else stop_after_delay(patience)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(_transient),

@@ -16,7 +16,7 @@ from hanse.errors import HanseError, OperatorError, Unreachable
 from hanse.ledger import Ledger, Transaction
 from hanse.logs import logger
 from hanse.payload.raw_chunks import RawChunkHandlers
-from hanse.rpc import ErrorInterceptor, add_health_and_reflection, set_serving
+from hanse.rpc import ErrorInterceptor, add_health_and_reflection, listen, set_serving
 from hanse.security import (
     Address,
     Authority,
@@ -97,10 +97,10 @@ class Term:
         self._stack.push_async_callback(self._stop_servers)
         node_server = self._server(NODE_SERVICE, self._uploads)
         control_server = self._server(CONTROL_SERVICE)
-        self.ports["nodes"] = _bind(
+        self.ports["nodes"] = listen(
             node_server, settings.nodes_listen, certificate.mutual_credentials(authority.certificate_pem)
         )
-        self.ports["control"] = _bind(control_server, settings.control_listen, certificate.server_only_credentials())
+        self.ports["control"] = listen(control_server, settings.control_listen, certificate.server_only_credentials())
         membership = Membership(
             authority,
             self._ledger,
@@ -250,18 +250,6 @@ class Term:
                 tx, secret, name="first administrator", role=Role.ADMIN, valid=FIRST_TOKEN_LIFETIME, actor="coordinator"
             )
         )
-
-
-def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:
-    try:
-        port = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OperatorError(
-            f"cannot listen on {address}.",
-            remedy="Is another program on that port? Choose another, or stop it.",
-            code="PORT_TAKEN",
-        ) from error
-    return int(port)
 
 
 async def _end_silent(sessions: Sessions) -> None:

@@ -24,7 +24,7 @@ from hanse.method import DatasetDescription
 from hanse.settings import Duration
 from hanse_agent.datasets.series_grid import STEPS, Repairs, SeriesOptions, described, finished
 from hanse_agent.datasets.series_time import MISSING, check_zone, read_times, to_utc
-from hanse_agent.datasets.sources import INSTANT, NUMERIC, NpzNames, open_source
+from hanse_agent.datasets.sources import INSTANT, NpzNames, open_source, require_columns
 
 
 class ChargingSessionsDataset:
@@ -115,21 +115,7 @@ class ChargingSessionsDataset:
         options = self.options
         source = open_source(options.path, NpzNames(features="X", feature_names="feature_names"))
         numeric = [name for name in (options.energy, options.charging_minutes) if name]
-        for name in (options.start, options.end, *numeric):
-            if name not in source.columns:
-                known = ", ".join(list(source.columns)[:20])
-                raise SiteError(
-                    f"{options.path} has no column '{name}' (it has: {known}).",
-                    code="COLUMN_MISSING",
-                    remedy="Check the dataset's columns in agent.yaml.",
-                )
-        for name in numeric:
-            if source.columns[name] not in NUMERIC:
-                raise SiteError(
-                    f"The column '{name}' of {options.path} is not numeric.",
-                    code="COLUMN_NOT_NUMERIC",
-                    remedy="Correct the file, or name another column in agent.yaml.",
-                )
+        require_columns(options.path, source, (options.start, options.end), numeric=numeric)
         if not source.rows:
             raise SiteError(f"{options.path} has no sessions.", code="NO_ROWS", remedy="Check 'path' in agent.yaml.")
         self._instants = {name for name in (options.start, options.end) if source.columns[name] == INSTANT}

@@ -23,7 +23,7 @@ from hanse_agent.datasets.series_grid import (
     on_grid,
 )
 from hanse_agent.datasets.series_time import check_zone, read_times
-from hanse_agent.datasets.sources import INSTANT, NUMERIC, NpzNames, Source, open_source
+from hanse_agent.datasets.sources import INSTANT, NpzNames, open_source, require_columns
 
 
 class SeriesDataset:
@@ -88,7 +88,7 @@ class SeriesDataset:
         options, repairs = self.options, Repairs()
         source = open_source(options.path, NpzNames(features="X", feature_names="feature_names"))
         numeric = (options.value, *options.covariates)
-        self._check(source, numeric)
+        require_columns(options.path, source, (options.time,), numeric=numeric)
         columns = source.read([options.time, *numeric])
         if not source.rows:
             raise SiteError(f"{options.path} has no rows.", code="NO_ROWS", remedy="Check 'path' in agent.yaml.")
@@ -123,20 +123,3 @@ class SeriesDataset:
             repairs=repairs,
         )
         return series, repairs
-
-    def _check(self, source: Source, numeric: tuple[str, ...]) -> None:
-        for name in (self.options.time, *numeric):
-            if name not in source.columns:
-                known = ", ".join(list(source.columns)[:20])
-                raise SiteError(
-                    f"{self.options.path} has no column '{name}' (it has: {known}).",
-                    code="COLUMN_MISSING",
-                    remedy="Check the dataset's columns in agent.yaml.",
-                )
-        for name in numeric:
-            if source.columns[name] not in NUMERIC:
-                raise SiteError(
-                    f"The column '{name}' of {self.options.path} is not numeric.",
-                    code="COLUMN_NOT_NUMERIC",
-                    remedy="Correct the file, or name another column in agent.yaml.",
-                )

@@ -82,6 +82,54 @@ def open_source(path: Path, npz: NpzNames) -> Source:
     )
 
 
+def require_columns(path: Path, source: Source, names: Iterable[str], *, numeric: Iterable[str] = ()) -> None:
+    """Check that a source has columns, and that some of them hold numbers.
+
+    Raises:
+        SiteError: as `no_column` and `not_a_number` say.
+    """
+    numbers = tuple(numeric)
+    for name in (*names, *numbers):
+        if name not in source.columns:
+            raise no_column(path, source, name)
+    for name in numbers:
+        if source.columns[name] not in NUMERIC:
+            raise not_a_number(path, source, name)
+
+
+def no_column(path: Path, source: Source, name: str) -> SiteError:
+    """The error that a column is not there; it tells which are."""
+    known = ", ".join(list(source.columns)[:20]) + (" …" if len(source.columns) > 20 else "")
+    return SiteError(
+        f"{path} has no column '{name}' (it has: {known}).",
+        code="COLUMN_MISSING",
+        remedy="Check the dataset's columns in agent.yaml.",
+    )
+
+
+def not_a_number(path: Path, source: Source, name: str) -> SiteError:
+    """The error that a column holds something else than numbers; it tells the first row that does."""
+    where = ""
+    if source.columns[name] == TEXT:
+        for row, value in enumerate(source.read([name])[name], start=1):
+            if value is not None and not _is_number(value):
+                where = f": row {row} holds {value[:40]!r}"
+                break
+    return SiteError(
+        f"The column '{name}' of {path} is not numeric{where}.",
+        code="COLUMN_NOT_NUMERIC",
+        remedy="Correct the file, or leave the column out of the dataset's block in agent.yaml.",
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _guarded(path: Path, make: Callable[[], Source]) -> Source:
     import pyarrow
 

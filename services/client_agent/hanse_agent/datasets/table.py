@@ -16,7 +16,7 @@ from hanse.errors import SiteError
 from hanse.method import Column, DatasetDescription
 from hanse.settings import Settings
 from hanse.tables import Table
-from hanse_agent.datasets.sources import NUMERIC, TEXT, NpzNames, Source, open_source
+from hanse_agent.datasets.sources import NUMERIC, TEXT, NpzNames, Source, no_column, not_a_number, open_source
 
 Scalar = bool | int | float | str
 # Dtypes that a declared schema may name beside NumPy's: any number, or text.
@@ -87,7 +87,7 @@ class TableDataset:
         source = open_source(options.path, names)
         for name in (options.target, options.weight, options.holdout_column, *options.where, *options.columns):
             if name and name not in source.columns:
-                raise self._no_column(name, source)
+                raise no_column(options.path, source, name)
         for name, wanted in options.columns.items():
             found = source.columns[name]
             if found not in _FAMILIES.get(wanted, (wanted,)):
@@ -110,9 +110,9 @@ class TableDataset:
             return names
         for name in options.features:
             if name not in source.columns:
-                raise self._no_column(name, source)
+                raise no_column(options.path, source, name)
             if source.columns[name] not in NUMERIC:
-                raise self._not_a_number(name)
+                raise not_a_number(options.path, source, name)
         return options.features
 
     def describe(self) -> DatasetDescription:
@@ -202,7 +202,7 @@ class TableDataset:
 
     def _weights(self, column: NDArray[Any]) -> NDArray[np.float32]:
         if column.dtype == object:
-            raise self._not_a_number(self.options.weight)
+            raise not_a_number(self.options.path, self._source, self.options.weight)
         weight = column.astype(np.float32)
         bad = ~(np.isfinite(weight) & (weight > 0))
         self._first_row(bad, self.options.weight, "is not a positive finite number", "WEIGHT_OUT_OF_RANGE")
@@ -211,7 +211,7 @@ class TableDataset:
     def _held_out(self, column: NDArray[Any]) -> NDArray[np.bool_]:
         name = self.options.holdout_column
         if column.dtype == object:
-            raise self._not_a_number(name)
+            raise not_a_number(self.options.path, self._source, name)
         numbers = column.astype(np.float64)
         self._first_row(np.isnan(numbers), name, "has no value", "HOLDOUT_MISSING")
         above = self.options.holdout_above
@@ -230,35 +230,6 @@ class TableDataset:
     def _the(self, name: str) -> str:
         return f"The column '{name}' of {self.options.path}"
 
-    def _no_column(self, name: str, source: Source) -> SiteError:
-        known = ", ".join(list(source.columns)[:20]) + (" …" if len(source.columns) > 20 else "")
-        return SiteError(
-            f"{self.options.path} has no column '{name}' (it has: {known}).",
-            code="COLUMN_MISSING",
-            remedy="Check the dataset's columns in agent.yaml.",
-        )
-
-    def _not_a_number(self, name: str) -> SiteError:
-        where = ""
-        if self._source.columns[name] == TEXT:
-            for row, value in enumerate(self._source.read([name])[name], start=1):
-                if value is not None and not _is_number(value):
-                    where = f": row {row} holds {value[:40]!r}"
-                    break
-        return SiteError(
-            f"{self._the(name)} is not numeric{where}.",
-            code="COLUMN_NOT_NUMERIC",
-            remedy="Correct the file, or leave the column out of 'features' in agent.yaml.",
-        )
-
 
 def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -110,3 +110,10 @@ def test_a_session_that_cannot_be_is_refused_or_left_out(
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="no column 'energy_kwh'"):
         dataset(write(tmp_path, ["2024-05-03T10:00,2024-05-03T11:00,4"], "start,end,kwh")).describe()
+
+
+def test_a_text_among_the_energies_is_refused_by_its_row(tmp_path: Path) -> None:
+    lines = sessions()
+    lines[2] = lines[2].rsplit(",", 1)[0] + ",twelve"
+    with pytest.raises(SiteError, match=r"'energy_kwh' of .*sessions.csv is not numeric: row 3 holds 'twelve'"):
+        dataset(write(tmp_path, lines)).load()
