@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hanse.errors import OperatorError
-from hanse.settings import masked, problems
+from hanse.settings import masked, problems, read_yaml, require_mapping
 
 __all__ = ["Loaded", "Value", "load_configuration"]
 
@@ -106,20 +106,10 @@ def load_configuration(
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The document, and the line of each of its keys."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"cannot read {path}: {error}", remedy="Check the path and its permissions.") from error
-    try:
-        document = yaml.safe_load(text)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise OperatorError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    document, tree = read_yaml(path)
     if document is None:
         return {}, {}
-    if not isinstance(document, dict):
-        raise OperatorError(f"{path} must hold a mapping of keys to values, not {type(document).__name__}.")
-    return document, dict(_lines(root, path, ()))
+    return require_mapping(document, path), dict(_lines(tree, path, ()))
 
 
 def _lines(node: Any, path: Path, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -96,15 +96,46 @@ def load_yaml(model: type[Model], path: Path) -> Model:
         OperatorError: the file cannot be read, is not YAML, or has a wrong or unknown key. The sentence names
             file, key and value.
     """
+    document, _ = read_yaml(path)
+    return validate(model, require_mapping(document, path), source=str(path))
+
+
+def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
+    """A YAML file's document, and its tree, which knows the line of every key; None and None for an empty file.
+
+    Raises:
+        OperatorError: the file cannot be read, or is not YAML.
+    """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OperatorError(f"cannot read {path}: {error}", remedy="Check the path and its permissions.") from error
-    except yaml.YAMLError as error:
-        raise OperatorError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        tree = loader.get_single_node()
+        return (None if tree is None else loader.construct_document(tree)), tree
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none
+        raise OperatorError(
+            f"{path} is not YAML: {' '.join(str(error).split())}", remedy="Correct the file at that line."
+        ) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def require_mapping(document: Any, path: Path) -> dict[str, Any]:
+    """The document of a file that holds keys and values.
+
+    Raises:
+        OperatorError: it holds something else.
+    """
     if not isinstance(document, dict):
-        raise OperatorError(f"{path} must hold a mapping of keys to values, not {type(document).__name__}.")
-    return validate(model, document, source=str(path))
+        raise OperatorError(
+            f"{path} must hold a mapping of keys to values, not {type(document).__name__}.",
+            remedy="Write one `key: value` a line.",
+        )
+    return document
 
 
 def validate(model: type[Model], document: dict[str, Any], *, source: str) -> Model:

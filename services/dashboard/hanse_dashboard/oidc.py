@@ -117,7 +117,11 @@ class Provider:
                     key for key in ("authorization_endpoint", "token_endpoint", "jwks_uri") if not about.get(key)
                 ]
                 if missing:
-                    raise OperatorError(f"The provider does not say its {missing[0]}.", code="OIDC_ISSUER")
+                    raise OperatorError(
+                        f"The provider at '{issuer}' does not say its {missing[0]}.",
+                        remedy="Check that `oidc.issuer` names an OpenID provider, not another of its addresses.",
+                        code="OIDC_ISSUER",
+                    )
                 self._keys = jwk.KeySet.import_key_set(self._get(str(about["jwks_uri"])))  # type: ignore[arg-type]
                 self._about, self._asked_at = about, time.monotonic()
             return self._about, self._keys

@@ -113,7 +113,11 @@ class ForecastTask:
     ) -> dict[str, MetricSum]:
         """QS, ICP, MIL and the coverage of each quantile, over windows."""
         if reading not in (None, "average"):
-            raise MethodError(f"The reading '{reading}' is for models with batch normalisation.", code="WRONG_READING")
+            raise MethodError(
+                f"The reading '{reading}' is for models with batch normalisation.",
+                remedy="Leave unseen_bn and training.also_read out of method_config: forecasters have none.",
+                code="WRONG_READING",
+            )
         progress(0.5, "evaluating")
         return self.figures(self.forecast(network, rows), rows)
 
