@@ -7,6 +7,7 @@ job's own identifier is in none of them.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 import tempfile
@@ -233,7 +234,7 @@ class _Run:
         personal = phase.personal.get(node)
         unseen = node in self._unseen
         assignment = Assignment(
-            job=phase.job,
+            job=_at_node(phase.job),
             node=node,
             phase=phase.name,
             round=phase.round,
@@ -262,6 +263,11 @@ class _Run:
 
     def _fetch(self, digest: bytes) -> Payload:
         return Payload.open(self._artifacts[digest], digest=digest)
+
+
+def _at_node(job: JobContext) -> JobContext:
+    """The job as a node is told of it: nothing of other nodes, and not when it is evaluated."""
+    return dataclasses.replace(job, evaluation=Evaluation(), nodes=(), datasets={}, continue_from=None)
 
 
 def _decoded(payload: Payload | None) -> Payload | None:

@@ -116,7 +116,8 @@ class JobContext:
     """What is fixed for a whole job. `config` is the job file's `method_config`, as written.
 
     `nodes` are the names of the nodes that accepted, sorted; `datasets` their descriptions. `fetch` resolves a
-    digest that a payload refers to; it raises KeyError for one that is not there.
+    digest that a payload refers to; it raises KeyError for one that is not there. A learner is told nothing of
+    `evaluation`, `nodes`, `datasets` and `continue_from`: whatever it needs of them is the plug-in's to say.
     """
 
     id: str

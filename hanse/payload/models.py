@@ -21,16 +21,33 @@ from hanse.payload.encodings import NAMES, Encoded
 from hanse.payload.payload import Payload
 from hanse.v1 import payload_pb2
 
+DELIVERED = "model.delivered"
+"""The document of a node's reply to the phase `deliver`: the model that is the job's result has come."""
 MOST_EXAMPLES = 2**32
 """A node with more training examples in one round than this is not believed."""
 
 
 def model_state_payload(
-    model: str, version: int, arrays: Mapping[str, NDArray[Any]], roles: Mapping[str, Role]
+    model: str,
+    version: int,
+    arrays: Mapping[str, NDArray[Any]],
+    roles: Mapping[str, Role],
+    *,
+    selected: int | None = None,
+    judge: bool = False,
 ) -> Payload:
-    """Named arrays of a model after `version` rounds of training, with the role of each."""
+    """Named arrays of a model after `version` rounds of training, with the role of each.
+
+    `selected`: the round whose model is the job's result as far as rounds have been judged (0: none yet); None where
+    the result is always the newest model. Nodes keep their own arrays of that round. `judge`: nodes that train from it
+    judge what they have trained before it leaves, since an evaluation follows.
+    """
     kind = payload_pb2.ModelState(
-        model=model, version=version, roles={name: Role(roles[name]).value for name in arrays}
+        model=model,
+        version=version,
+        roles={name: Role(roles[name]).value for name in arrays},
+        selected=selected,
+        judge=judge,
     )
     return Payload.build(kind, arrays)
 

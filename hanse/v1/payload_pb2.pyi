@@ -204,9 +204,17 @@ class ModelState(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     ROLES_FIELD_NUMBER: builtins.int
+    SELECTED_FIELD_NUMBER: builtins.int
+    JUDGE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     """rounds of training behind it"""
+    selected: builtins.int
+    """the round whose model is the job's result as far as rounds have been judged"""
+    judge: builtins.bool
+    """(0: none yet); absent where the result is always the newest model
+    the round that trains from it is evaluated: nodes judge what they have trained
+    """
     @property
     def roles(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """array name -> global | personal | evaluation_only | selective"""
@@ -217,8 +225,12 @@ class ModelState(google.protobuf.message.Message):
         model: builtins.str = ...,
         version: builtins.int = ...,
         roles: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        selected: builtins.int | None = ...,
+        judge: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "roles", b"roles", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_selected", b"_selected", "selected", b"selected"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_selected", b"_selected", "judge", b"judge", "model", b"model", "roles", b"roles", "selected", b"selected", "version", b"version"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_selected", b"_selected"]) -> typing.Literal["selected"] | None: ...
 
 Global___ModelState: typing_extensions.TypeAlias = ModelState
 
@@ -600,7 +612,7 @@ class PayloadSource(google.protobuf.message.Message):
     INLINE_FIELD_NUMBER: builtins.int
     ARTIFACT_FIELD_NUMBER: builtins.int
     inline: builtins.bytes
-    """the whole image, at most 256 KiB"""
+    """the whole image, at most 256 KiB; in a session up to 1 MiB"""
     @property
     def artifact(self) -> Global___ArtifactRef: ...
     def __init__(

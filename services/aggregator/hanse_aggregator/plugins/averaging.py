@@ -156,6 +156,7 @@ class AveragingAggregation:
             checkpoint_every=self.config.checkpoint_every,
             personal=self.personal(),
             about=self.about(),
+            selected=self.selected(),
         )
 
     # What other methods replace.
@@ -176,6 +177,10 @@ class AveragingAggregation:
     def personal(self) -> dict[str, Payload]:
         """What single nodes receive in the next phase."""
         return {}
+
+    def selected(self) -> int | None:
+        """The round whose model is the job's result so far (0: none yet); None: it is always the newest."""
+        return None
 
     def average_absolute(self) -> Arrays:
         """The arrays that only unseen nodes receive: the means over the nodes; counters stay as they were."""

@@ -129,16 +129,19 @@ class ModelRound:
         checkpoint_every: int,
         personal: Mapping[str, Payload] | None = None,
         about: Mapping[str, str] | None = None,
+        selected: int | None = None,
         **more: Any,
     ) -> Outcome:
         """The outcome of a training phase: the next phase, the state, and the model where it is due.
 
         `trained` replaces those of the shared arrays that it names; `personal` goes to single nodes in the next
-        phases; `about` is said on the model's card; `more` are further fields of `Outcome`.
+        phases; `about` is said on the model's card; `selected` is the round whose model is the job's result so
+        far, for methods that choose one (see `model_state_payload`); `more` are further fields of `Outcome`.
         """
         phase, job = self.phase, self.phase.job
         shared = {name: trained.get(name, array) for name, array in self.shared.items()}
-        instruction = model_state_payload(job.model, phase.round, shared, self.roles)
+        judge = job.evaluation.due(phase.round + 1, job.rounds)
+        instruction = model_state_payload(job.model, phase.round, shared, self.roles, selected=selected, judge=judge)
         last = phase.round >= job.rounds
         due = last or (checkpoint_every > 0 and phase.round % checkpoint_every == 0)
         following: Phase | None
@@ -188,7 +191,7 @@ def first_instruction(job: JobContext, config: Mapping[str, Any]) -> Payload:
     shared: Arrays = {name: array for name, array in state.items() if roles[name] in SHARED}
     if job.continue_from is not None:
         shared = _continued(shared, job.continue_from)
-    return model_state_payload(job.model, 0, shared, roles)
+    return model_state_payload(job.model, 0, shared, roles, judge=job.evaluation.due(1, job.rounds))
 
 
 def evaluation_phase(phase: Phase, instruction: Payload, absolute: Arrays, personal: Mapping[str, Payload]) -> Phase:

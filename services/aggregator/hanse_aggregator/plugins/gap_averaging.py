@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
@@ -20,7 +20,7 @@ from hanse.payload import Payload
 from hanse.payload.models import Delta
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
 from hanse_aggregator.plugins.averaging_round import EVALUATE, Carried, ModelRound
-from hanse_aggregator.plugins.validated import FITTED, Figures, SteeringEvaluation
+from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation
 
 UNITS = 2**20
 """Weights are averaged in whole parts of this many."""
@@ -59,17 +59,16 @@ class GapAveraging(Averaging):
         assert isinstance(config, GapConfig)
         left = 1.0 - (phase.round - 1) / phase.job.rounds
 
-        def steer(
-            figures: Figures, notes: dict[str, Any], carried: Carried
-        ) -> tuple[dict[str, Any], Payload | None, list[MetricValue]]:
+        def steer(figures: Figures, _: tuple[MetricValue, ...], carried: Carried) -> Steered:
+            notes = carried.notes
             after, before = figures.get("log_loss", {}), figures.get(f"{FITTED}log_loss", {})
             gaps = {node: after[node] - before[node] for node in sorted(before) if node in after}
             weights = moved(notes.get("weights", {}), gaps, config.gap_step * left)
-            metrics = [
+            metrics = tuple(
                 MetricValue(name="gap_weight", value=weight, scope=Scope.NODE, node=node)
                 for node, weight in weights.items()
-            ]
-            return {**notes, "weights": weights}, None, metrics
+            )
+            return Steered(notes={**notes, "weights": weights}, metrics=metrics)
 
         return SteeringEvaluation(phase, state, then=lambda: self.after_evaluation(phase), steer=steer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hanse.evaluation import EvaluationAggregation
@@ -19,11 +20,26 @@ Figures = Mapping[str, Mapping[str, float]]
 """Metric, then node, to value; of the nodes that train alone."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Steered:
+    """What a method makes of an evaluation.
+
+    `notes` of the next state; a `model` or none; further `metrics`; artifacts that are `stored`; and the phase that
+    ends the job where no round follows.
+    """
+
+    notes: Mapping[str, Any]
+    model: Payload | None = None
+    metrics: tuple[MetricValue, ...] = ()
+    stored: tuple[Payload, ...] = ()
+    ending: Phase | None = None
+
+
 class SteeringEvaluation:
     """An evaluation that is told what to make of the figures.
 
-    `steer(figures, notes)` is given the metrics of the nodes that train and the state's notes, and returns the notes of
-    the next state, a model or none, and further metrics.
+    `steer(figures, whole, carried)` is given the metrics of the nodes that train, one by one; those over all of them
+    and over all unseen nodes; and the state.
     """
 
     def __init__(
@@ -32,7 +48,7 @@ class SteeringEvaluation:
         state: Payload,
         *,
         then: Callable[[], Phase | None],
-        steer: Callable[[Figures, dict[str, Any], Carried], tuple[dict[str, Any], Payload | None, list[MetricValue]]],
+        steer: Callable[[Figures, tuple[MetricValue, ...], Carried], Steered],
     ) -> None:
         self._inner = EvaluationAggregation(phase, state, then=then)
         self._carried = Carried.from_payload(state)
@@ -52,12 +68,15 @@ class SteeringEvaluation:
         for metric in outcome.metrics:
             if metric.scope is Scope.NODE and metric.node not in self._unseen:
                 figures.setdefault(metric.name, {})[metric.node] = metric.value
-        notes, model, metrics = self._steer(figures, dict(self._carried.notes), self._carried)
+        whole = tuple(metric for metric in outcome.metrics if metric.scope in (Scope.POOLED, Scope.UNSEEN))
+        steered = self._steer(figures, whole, self._carried)
         return dataclasses.replace(
             outcome,
-            state=dataclasses.replace(self._carried, notes=notes).to_payload(),
-            model=model,
-            metrics=(*outcome.metrics, *metrics),
+            next_phase=outcome.next_phase or steered.ending,
+            state=dataclasses.replace(self._carried, notes=steered.notes).to_payload(),
+            model=steered.model,
+            stored=steered.stored,
+            metrics=(*outcome.metrics, *steered.metrics),
         )
 
 

@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from hanse.errors import MethodError, OperatorError
+from hanse.errors import OperatorError
 from hanse.learning.arrays import Float32, Float64
 from hanse.learning.averaging import WeightedSum
 from hanse.learning.training_options import PublishedGperxan, UnseenReadOut
-from hanse.method import Aggregation, Contribution, JobContext, MetricValue, Outcome, Phase, Picture, Scope
+from hanse.method import Aggregation, Contribution, JobContext, MetricValue, Outcome, Phase, Picture
 from hanse.models import Role
 from hanse.payload import Payload
 from hanse.payload.documents import document_payload
 from hanse.payload.models import Delta, model_state_payload
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
-from hanse_aggregator.plugins.averaging_round import EVALUATE, Arrays, Carried, ModelRound, job_model, model_payload
-from hanse_aggregator.plugins.validated import FITTED, Figures, SteeringEvaluation, weighted_mean
+from hanse_aggregator.plugins.averaging_round import EVALUATE, Arrays, Carried, ModelRound, job_model
+from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation
+from hanse_aggregator.plugins.xan_selection import DELIVER, Delivery, judge, selected_round
 
 BATCH_SCORE, INSTANCE_SCORE = "score_batchnorm", "score_instancenorm"
 MEAN, VARIANCE = "running_mean", "running_var"
@@ -52,6 +53,16 @@ class XanConfig(AveragingConfig):
     expect_xan: bool = Field(True)
     """Refuse a model without XAN layers: with `norm: batch` this method would be FedAvg by another name."""
 
+    @property
+    def readings(self) -> frozenset[UnseenReadOut]:
+        """All ways in which unseen nodes read the model."""
+        return frozenset({self.unseen_bn, *self.training.also_read})
+
+    @property
+    def gives_members(self) -> bool:
+        """Whether unseen nodes receive the BN of every node that trains."""
+        return "client_ensemble" in self.readings
+
 
 class XanAveraging(Averaging):
     """gPerXAN: personal batch normalisation mixed with shared instance normalisation, for nodes never seen."""
@@ -73,10 +84,12 @@ class XanAveraging(Averaging):
                 code="NO_XAN",
             )
         nothing_leaves = Role.EVALUATION_ONLY not in roles.values()
-        if job.evaluation.unseen and nothing_leaves and config.unseen_bn in ("average", "client_ensemble"):
+        unreadable = sorted(config.readings & {"average", "client_ensemble"})
+        if job.evaluation.unseen and nothing_leaves and unreadable:
             raise OperatorError(
-                f"With bn_upload 'never' there is nothing for unseen nodes to read by unseen_bn '{config.unseen_bn}'.",
-                remedy="Set unseen_bn to in_only or batch_stats, or bn_upload to average_for_unseen.",
+                f"With bn_upload 'never' there is nothing for unseen nodes to read by unseen_bn '{unreadable[0]}'.",
+                remedy="Set unseen_bn (and training.also_read) to in_only or batch_stats, or bn_upload to "
+                "average_for_unseen.",
             )
         if config.select != "last" and not job.evaluation.every:
             raise OperatorError(
@@ -92,15 +105,17 @@ class XanAveraging(Averaging):
         return config
 
     def open(self, phase: Phase, state: Payload | None) -> Aggregation:
-        """Begin a training or an evaluation phase."""
+        """Begin a training or an evaluation phase, or the delivery of the selected model."""
         config = self.config(phase.job)
+        if phase.name == DELIVER:
+            return Delivery(state)
         if phase.name != EVALUATE or config.select == "last" or state is None:
             return super().open(phase, state)
 
-        def steer(
-            figures: Figures, notes: dict[str, Any], carried: Carried
-        ) -> tuple[dict[str, Any], Payload | None, list[MetricValue]]:
-            return _selected(phase, config, figures, notes, carried)
+        by = f"{FITTED}accuracy" if config.select == "client_val" else "accuracy"
+
+        def steer(figures: Figures, whole: tuple[MetricValue, ...], carried: Carried) -> Steered:
+            return judge(phase, by, figures, whole, carried, _choices(config), ensemble=config.gives_members)
 
         return SteeringEvaluation(phase, state, then=lambda: self.after_evaluation(phase), steer=steer)
 
@@ -127,7 +142,7 @@ class XanAggregation(AveragingAggregation):
     def taken(self, contribution: Contribution, delta: Delta) -> None:
         """Keep the node's mixing weights, and for an ensemble its BN."""
         self._weights[contribution.node] = self._mixture(delta)
-        if self.config.unseen_bn == "client_ensemble":
+        if self.config.gives_members:
             self._members[contribution.node] = {name: np.array(delta[name]) for name in self.expected.absolute}
 
     def average_absolute(self) -> Arrays:
@@ -158,9 +173,9 @@ class XanAggregation(AveragingAggregation):
         """The next model; the ensemble's arrays for unseen nodes; a picture."""
         outcome = super().finish()
         following = outcome.next_phase
-        if following is not None and following.name == EVALUATE and self._members:
-            payload = self._ensemble()
-            unseen = following.job.evaluation.unseen
+        unseen = self.start.phase.job.evaluation.unseen
+        if following is not None and following.name == EVALUATE and self._members and unseen:
+            payload = self._ensemble(following.personal[unseen[0]])
             following = dataclasses.replace(
                 following, personal={**following.personal, **dict.fromkeys(unseen, payload)}
             )
@@ -171,6 +186,10 @@ class XanAggregation(AveragingAggregation):
             model=None if selecting else outcome.model,
             pictures=(*outcome.pictures, *self._pictures()),
         )
+
+    def selected(self) -> int | None:
+        """The round that is ahead so far, where one is chosen."""
+        return None if self.config.select == "last" else selected_round(self.start.carried.notes)
 
     def about(self) -> dict[str, str]:
         """Lines of the model's card: which of the method's choices are in force."""
@@ -211,9 +230,9 @@ class XanAggregation(AveragingAggregation):
         payload = document_payload("picture", document, {"values": values})
         return (Picture(name="mixing_weights", kind="matrix", title=title, payload=payload),)
 
-    def _ensemble(self) -> Payload:
-        """Every node's BN under its number; names of nodes stay here."""
-        arrays = {
+    def _ensemble(self, averages: Payload) -> Payload:
+        """The averages, and every node's BN under its number; names of nodes stay here."""
+        arrays = dict(averages.arrays) | {
             f"{number:04d}/{name}": array
             for number, node in enumerate(sorted(self._members))
             for name, array in self._members[node].items()
@@ -247,38 +266,6 @@ class _SecondMoments(Mapping[str, "Float32"]):
 
     def __len__(self) -> int:
         return len(self._arrays)
-
-
-def _selected(
-    phase: Phase, config: XanConfig, figures: Figures, notes: dict[str, Any], carried: Carried
-) -> tuple[dict[str, Any], Payload | None, list[MetricValue]]:
-    """The model, if its round is the best so far; of equals the earlier one stays."""
-    name = f"{FITTED}accuracy" if config.select == "client_val" else "accuracy"
-    score = weighted_mean(figures.get(name, {}), notes.get("examples", {}))
-    if score is None:
-        raise MethodError(
-            f"select '{config.select}' needs held-out rows at the nodes that train, and there are none.",
-            remedy="Set 'holdout' in agent.yaml of the nodes, or select to last.",
-            code="NO_HELD_OUT_ROWS",
-        )
-    best = notes.get("best")
-    model = None
-    if best is None or score > best["score"]:
-        best = {"round": phase.round, "score": score}
-        roles = {**dict.fromkeys(phase.instruction.arrays, Role.GLOBAL), **_roles_of(phase)}
-        roles |= dict.fromkeys(carried.absolute, Role.EVALUATION_ONLY)
-        arrays = {**phase.instruction.arrays, **carried.absolute}
-        about = {**_choices(config), "selected by": f"{name} of round {phase.round}: {score:.4f}"}
-        model = model_payload(phase.job, phase.round, arrays, roles, about)
-    metrics = [
-        MetricValue(name="selection_score", value=score, scope=Scope.AGGREGATION),
-        MetricValue(name="selected_round", value=float(best["round"]), scope=Scope.AGGREGATION),
-    ]
-    return {**notes, "best": best}, model, metrics
-
-
-def _roles_of(phase: Phase) -> dict[str, Role]:
-    return {name: Role(role) for name, role in phase.instruction.header.model_state.roles.items()}
 
 
 def _choices(config: XanConfig) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Using a trained image model at the site: images that stay here, and the model that came with the last evaluation.
+"""Using a trained image model at the site: images that stay here, and the model that is the job's result.
 
-A node that took part reads the model with its own arrays (its batch normalisation), which never were in the file; any
-other reads it as unseen nodes do: with the averages that the file holds, or in the way that the job names.
+A node that took part reads the model with its own arrays (its batch normalisation) of that model's round, which never
+were in the file. Where it did not train in that round, it takes those that it had then, and says so. Any other node
+reads it as unseen nodes do: with the averages that the file holds, or in the way that the job names.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     Args:
         model: `model.safetensors`, or the folder that holds it.
         images: a file or a folder.
-        own: the learner's state folder of the job, at a node that took part.
+        own: the learner's state folder of the job, at a node that took part. It holds the node's own arrays of the
+            newest round, and of the one whose model is the job's result.
         classes: names of the classes in order of number.
 
     Raises:
@@ -46,7 +48,10 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     found: Any = load_model(metadata["model"], config.get("model", {}))
     if classes and len(classes) != found.config.classes:
         raise OperatorError(f"{len(classes)} names were given, and the model has {found.config.classes} classes.")
-    mine = NetworkState.load(own).own
+    rounds = int(metadata.get("rounds", "0"))
+    mine_of, mine = NetworkState.load(own).own_of(rounds)
+    if not any(array.dtype.kind == "f" for array in mine.values()):
+        mine_of = 0  # counters alone: every array that is computed with is everybody's
     roles, initial = found.roles(), found.initial_state(int(metadata.get("seed", "0")))
     state = {name: mine.get(name, arrays.get(name, initial[name])) for name in initial}
     odd = [name for name in initial if state[name].shape != initial[name].shape]
@@ -56,9 +61,12 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
         role not in SHARED and name not in mine and name not in arrays and initial[name].dtype.kind == "f"
         for name, role in roles.items()
     )
-    reading, read = _reading(bool(mine), missing, str(config.get("unseen_bn", "average")))
+    members = {} if mine_of else _members(arrays)
+    unseen = str(config.get("unseen_bn", "average"))
+    reading, read = _reading(mine_of, rounds, unseen, missing=missing, members=bool(members))
     files = _files(images)
-    chances = _chances(found, state, files, reading)
+    states = [{**state, **each} for each in members.values()] if reading == "client_ensemble" else [state]
+    chances = np.mean([_chances(found, each, files, "own" if members else reading) for each in states], axis=0)
     numbers = chances.argmax(axis=1)
     return Predictions(
         columns={
@@ -91,15 +99,33 @@ def _read(model: Path) -> tuple[Mapping[str, str], Mapping[str, NDArray[Any]]]:
     return metadata, arrays
 
 
-def _reading(own: bool, missing: bool, unseen: str) -> tuple[str, str]:
-    if own:
-        return "own", "with this node's own batch normalisation"
+def _members(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, NDArray[Any]]]:
+    """The batch normalisation of each node that trained, where the job gave it to unseen nodes."""
+    members: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        member, mark, rest = name.partition("/")
+        if mark:
+            members.setdefault(member, {})[rest] = array
+    return members
+
+
+def _reading(own_of: int, rounds: int, unseen: str, *, missing: bool, members: bool) -> tuple[str, str]:
+    """How norm layers are read, and the words for it. `own_of`: the round of the node's own arrays, 0 without any."""
+    if own_of:
+        how = "with this node's own batch normalisation"
+        if own_of == rounds:
+            return "own", f"{how} (round {rounds})"
+        return "own", f"{how} of round {own_of}: of round {rounds}, whose model this is, it has none"
     if unseen in ("in_only", "batch_stats"):
         return unseen, f"as an unseen node, by {unseen}"
+    if unseen == "client_ensemble" and members:
+        return unseen, "as an unseen node, by the mean of the models of all nodes that trained"
     if missing:
         raise OperatorError(
-            "The model's batch normalisation never left the nodes that trained, and this node was not one of them.",
-            remedy="Train with unseen_bn in_only or batch_stats, or with bn_upload average_for_unseen.",
+            "The model here comes without batch normalisation, which never left the nodes that trained, or went to "
+            "unseen nodes alone; and this node did not train.",
+            remedy="A file that is pulled (hanse model pull) holds the averages, unless the job says bn_upload never; "
+            "then train with unseen_bn in_only or batch_stats.",
             code="NO_UNSEEN_VALUES",
         )
     return "own", "as an unseen node, with the averaged batch normalisation"

@@ -124,9 +124,10 @@ class ImageLearner(NetworkLearner):
         return ImageTask(records, model, options, device)
 
     def predict(self, state: Path, data: Path) -> Predictions:
-        """Classify images (a file or a folder) with the model of the last evaluation; see `hanse.method.Predictor`.
+        """Classify images (a file or a folder) with the model that is the job's result; see `hanse.method.Predictor`.
 
-        A node that trained reads it with its own batch normalisation, any other as unseen nodes do.
+        A node that trained reads it with its own batch normalisation of the model's round (see
+        `image_predictions`), any other as unseen nodes do.
         """
         from hanse_agent.learners.image_predictions import predict
 

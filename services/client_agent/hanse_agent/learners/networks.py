@@ -2,7 +2,8 @@
 
 A `train` phase loads the shared arrays, trains, and sends the difference; whatever belongs to the node stays in its
 state folder. An `evaluate` phase judges the round's model on held-out rows, with the node's own arrays where it has
-trained. What kind of records, loss and figures: a subclass says by its `NodeTask`.
+trained. A `deliver` phase brings the model of an earlier round, where that is the job's result. What kind of records,
+loss and figures: a subclass says by its `NodeTask`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from hanse.method import Assignment, Dataset, JobContext
 from hanse.models import Role, load_model
 from hanse.payload import Payload
 from hanse.payload.compressing import compressed_delta, keep_residuals
-from hanse.payload.kinds import MetricSum, metrics_payload
+from hanse.payload.kinds import MetricSum, document_payload, metrics_payload
+from hanse.payload.models import DELIVERED
 from hanse.settings import validate
 from hanse_agent.learners.network_setup import (
     SHARED,
@@ -76,7 +78,8 @@ class NetworkLearner(ABC):
     personalises: ClassVar[bool] = False
     """Whether `training.personal` is understood."""
     judges_fitted: ClassVar[bool] = True
-    """Whether the model as trained is judged before it leaves, so that an evaluation can tell its figures too."""
+    """Whether the model as trained is judged before it leaves, where the instruction says that an evaluation follows,
+    which then tells its figures too."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -93,7 +96,7 @@ class NetworkLearner(ABC):
         """
 
     def perform(self, assignment: Assignment) -> Payload:
-        """Do a `train` or an `evaluate` phase, or one that a subclass knows.
+        """Do a `train`, an `evaluate` or a `deliver` phase, or one that a subclass knows.
 
         Raises:
             SiteError: records that do not fit, or a state folder that cannot be read.
@@ -115,6 +118,10 @@ class NetworkLearner(ABC):
             keep_residuals(assignment)
             self._keep_model(assignment, shared)
             return metrics_payload(self._evaluate(assignment, setup, self._task, shared))
+        if assignment.phase == "deliver":
+            carry_over(assignment.state, assignment.next_state)
+            self._keep_model(assignment, shared)
+            return document_payload(DELIVERED, {})
         return self._other_phase(assignment, setup, self._task, shared)
 
     # What other learners replace.
@@ -123,10 +130,11 @@ class NetworkLearner(ABC):
         raise MethodError(f"The method '{assignment.job.method}' has no phase '{assignment.phase}'.")
 
     def _keep_model(self, assignment: Assignment, shared: Arrays) -> None:
-        """Before an evaluation: keep the finished model for predictions."""
+        """Before the last evaluation, and when the selected model is delivered: keep it for predictions."""
         if assignment.round >= assignment.job.rounds:
             given = dict(assignment.personal.arrays) if assignment.personal is not None else {}
-            keep_model(assignment.next_state, {**shared, **given}, assignment.job)
+            rounds = assignment.instruction.header.model_state.version
+            keep_model(assignment.next_state, {**shared, **given}, assignment.job, rounds=rounds)
 
     def _start(self, assignment: Assignment, setup: Setup, shared: Arrays, kept: NetworkState) -> Arrays:
         """The whole state that a round's training starts from."""
@@ -157,13 +165,12 @@ class NetworkLearner(ABC):
     def _train(self, assignment: Assignment, setup: Setup, task: NodeTask, shared: Arrays) -> Payload:
         if assignment.unseen:
             raise MethodError(f"The unseen node '{assignment.node}' was asked to train.")
-        job = assignment.job
         kept = NetworkState.load(assignment.state)
         self._load(setup, self._start(assignment, setup, shared, kept))
         report = self._fit(assignment, setup, task, shared, kept)
         after = {name: np.asarray(tensor.cpu().numpy()) for name, tensor in setup.network.state_dict().items()}
         fitted: dict[str, MetricSum] = {}
-        if self.judges_fitted and job.evaluation.due(assignment.round, job.rounds):
+        if self.judges_fitted and assignment.instruction.header.model_state.judge:
             fitted = task.evaluate(setup.network, task.held_out, None, assignment.progress)
         differences = {
             name: np.asarray(after[name] - array, dtype=np.float32)
@@ -177,6 +184,7 @@ class NetworkLearner(ABC):
             own=self._stays(setup, after),
             optimiser={name: tensor.numpy() for name, tensor in report.optimiser.items()},
             fitted={name: with_bits(each) for name, each in fitted.items()},
+            earlier=kept.for_later(assignment.instruction.header.model_state),
         ).save(assignment.next_state)
         return compressed_delta(
             assignment,

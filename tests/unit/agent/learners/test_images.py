@@ -44,7 +44,7 @@ def instruction(job: JobContext, version: int = 0, **model: Any) -> Payload:
     made = load_model(job.model, {**job.config["model"], **model})
     roles = made.roles()
     shared = {name: a for name, a in made.initial_state(job.seed).items() if roles[name] is Role.GLOBAL}
-    return model_state_payload(job.model, version, shared, roles)
+    return model_state_payload(job.model, version, shared, roles, judge=job.evaluation.due(version + 1, job.rounds))
 
 
 @pytest.fixture

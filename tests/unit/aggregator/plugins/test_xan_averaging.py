@@ -171,21 +171,26 @@ def test_moments_pool_the_variance_of_all_values_together() -> None:
 
 def test_every_way_of_reading_has_figures_of_its_own_and_none_needs_another_training() -> None:
     evaluation = {"every": 2, "unseen": ["node-2"]}
-    also = {"also_read": ["in_only", "batch_stats", "average"]}
+    also = {"also_read": ["in_only", "batch_stats", "average", "client_ensemble"]}
     first = run(domains(3), evaluation=evaluation, training=also)
     names = {row.metric.name for row in first.metrics if row.metric.scope is Scope.UNSEEN}
     assert {"accuracy", "in_only_accuracy", "batch_stats_accuracy", "batch_stats_log_loss"} <= names
+    assert "client_ensemble_accuracy" in names
     assert "average_accuracy" not in names  # it is the first way already
     instance = run(domains(3), evaluation=evaluation, unseen_bn="in_only")
     assert instance.value("accuracy", scope=Scope.UNSEEN) == first.value("in_only_accuracy", scope=Scope.UNSEEN)
     assert instance.value("log_loss", scope=Scope.UNSEEN) == first.value("in_only_log_loss", scope=Scope.UNSEEN)
+    members = run(domains(3), evaluation=evaluation, unseen_bn="client_ensemble", training={"also_read": ["average"]})
+    for mine, theirs in (("log_loss", "client_ensemble_log_loss"), ("average_log_loss", "log_loss")):
+        assert members.value(mine, scope=Scope.UNSEEN) == first.value(theirs, scope=Scope.UNSEEN)
 
 
 def test_an_ensemble_gives_unseen_nodes_every_nodes_bn_by_number_and_never_by_name() -> None:
     result = run(domains(3), evaluation={"every": 1, "unseen": ["node-2"]}, unseen_bn="client_ensemble", rounds=1)
     given = replies("evaluate", 1)["node-2"][0].personal
     assert given is not None
-    assert {name.partition("/")[0] for name in given.arrays} == {"0000", "0001"}
+    assert {name.partition("/")[0] for name in given.arrays if "/" in name} == {"0000", "0001"}
+    assert {name for name in given.arrays if "/" not in name} == of_role(Role.EVALUATION_ONLY)  # the averages
     sent = replies("train", 1)["node-1"][1]
     name = "bn2.batchnorm.weight"
     assert np.array_equal(given.arrays[f"0001/{name}"], sent.arrays[name])
@@ -250,6 +255,15 @@ def test_a_picture_shows_the_mixture_of_every_layer_at_every_node() -> None:
     [
         ({"model": {"norm": "batch"}}, "for models with XAN layers"),
         ({"model": {"bn_upload": "never"}, "evaluation": {"every": 1, "unseen": ["node-0"]}}, "nothing for unseen"),
+        (
+            {
+                "model": {"bn_upload": "never"},
+                "unseen_bn": "in_only",
+                "training": {"also_read": ["client_ensemble"]},
+                "evaluation": {"every": 1, "unseen": ["node-0"]},
+            },
+            "by unseen_bn 'client_ensemble'",
+        ),
         ({"evaluation": {"every": 0}}, "the job evaluates none"),
         ({"unseen_bn": "magic"}, "unseen_bn"),
         ({"bn_pol": "naive"}, "bn_pol"),
