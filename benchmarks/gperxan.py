@@ -9,9 +9,12 @@ Every method has the same network, rounds, steps, rates and images; `--quick` ru
 
 Methods: `gperxan`; `xan` (without the guide); `in_only` (instance norm alone, averaged); `bn_regularised` (personal
 BN with the guide, without IN); `fedavg`; `fedprox`; `fedbn`; `feddg_ga`; `local` (each domain alone, mean of the
-models' accuracies); `central` (one node that holds all training domains). Not here, and why: COPA shares every node's
-classifier and BN with every node (an ensemble of C heads: `unseen_bn: client_ensemble` is its read-out without its
-training); ELCFS and CCST send amplitude spectra and styles of images between nodes, which leave the site as data.
+models' accuracies); `central` (one node that holds all training domains). COPA, ELCFS and CCST are in the table as rows
+that say why they are not run. `--ablation`: lambda, first scores, where XAN sits, how variances are pooled, who owns
+the scores, the schedule, the guide without XAN, and all ways of reading the unseen BN.
+
+A row's `seconds_per_round` is wall time while `--jobs` cells run at once (as many as there are cores); its
+`processor_seconds_per_round` is the processor time of the cell's one process, which depends far less on the others.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from gperxan_table import ABLATION, METHODS, READOUTS, cost, table
 from pydantic import BaseModel
 from real_images import compare
 
@@ -40,13 +44,9 @@ from hanse.harness import Harness, HarnessResult
 from hanse.jobs import JobSpecification
 from hanse.method import DatasetDescription, Scope
 
-METHODS = "gperxan xan in_only bn_regularised fedavg fedprox fedbn feddg_ga local central".split()
 READINGS = ("average", "batch_stats")
+ALL_READINGS = (*READINGS, "in_only", "client_ensemble")
 SEEDS = (0, 1, 2)
-ABLATION = (
-    "gperxan_lambda_0.25 gperxan_lambda_1 gperxan_scores_4_0 gperxan_scores_0_4 gperxan_first_layer gperxan_moments "
-    "gperxan_global_scores gperxan_standard fedavg_guided"
-).split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def specification(cell: Cell, settings: Settings) -> JobSpecification:
         "batch_size": settings.batch_size,
         "schedule": settings.schedule,
         "guide": 0.0,
-        "also_read": ["batch_stats"],
+        "also_read": list(readings(cell.method)[1:]),
     }
     own: dict[str, Any] = {}
     name, every = "fedavg", settings.rounds
@@ -158,6 +158,11 @@ def specification(cell: Cell, settings: Settings) -> JobSpecification:
     )
 
 
+def readings(method: str) -> tuple[str, ...]:
+    """The ways in which the unseen domain reads a method's model, all after one training."""
+    return ALL_READINGS if method == READOUTS else READINGS
+
+
 def _ablate(method: str, model: dict[str, Any], training: dict[str, Any], own: dict[str, Any]) -> None:
     if "_lambda_" in method:
         training["guide"] = float(method.rpartition("_")[2])
@@ -166,6 +171,8 @@ def _ablate(method: str, model: dict[str, Any], training: dict[str, Any], own: d
         model["init_scores"] = [float(first), float(second)]
     elif method.endswith("_first_layer"):
         model |= {"stages": ["bn1"], "personal_batch_norm": True}
+    elif method.endswith("_two_layers"):
+        model |= {"stages": ["bn1", "bn2"], "personal_batch_norm": True}
     elif method.endswith("_moments"):
         own["bn_pool"] = "moments"
     elif method.endswith("_global_scores"):
@@ -185,12 +192,13 @@ def run_cell(cell: Cell, folder: Path, settings: Settings) -> list[dict[str, Any
         federations = [{"everything": pooled(domains.values())}]
     else:
         federations = [domains]
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     results = [Harness(job.method, {**nodes, cell.unseen: unseen}, job).run() for nodes in federations]
     seconds = (time.perf_counter() - began) / settings.rounds
+    processor = (time.process_time() - busy) / settings.rounds
     traffic = 0 if cell.method in ("local", "central") else bytes_per_round(results[0])
     rows = []
-    for reading in READINGS:
+    for reading in readings(cell.method):
         name = "accuracy" if reading == "average" else f"{reading}_accuracy"
         accuracy = statistics.fmean(result.value(name, scope=Scope.UNSEEN) for result in results)
         rows.append(
@@ -203,6 +211,7 @@ def run_cell(cell: Cell, folder: Path, settings: Settings) -> list[dict[str, Any
                 "accuracy": round(accuracy, 5),
                 "bytes_per_round": traffic,
                 "seconds_per_round": round(seconds, 4),
+                "processor_seconds_per_round": round(processor, 4),
             }
         )
     return rows
@@ -223,51 +232,6 @@ def known(out: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Mean and standard deviation over seeds, by method and domain; the last column is the mean over domains."""
-    domains = sorted({row["unseen"] for row in rows})
-    order = {name: place for place, name in enumerate([*METHODS, *ABLATION])}
-    lines = ["method                  unseen_bn    " + "".join(f"{d:>16}" for d in domains) + f"{'mean':>16}"]
-    keys = {(row["method"], row["unseen_bn"]) for row in rows}
-    for method, reading in sorted(keys, key=lambda key: (order.get(key[0], 99), key[1])):
-        own = [row for row in rows if (row["method"], row["unseen_bn"]) == (method, reading)]
-        cells = [spread([row["accuracy"] for row in own if row["unseen"] == d]) for d in domains]
-        by_seed = [
-            statistics.fmean(values)
-            for seed in sorted({row["seed"] for row in own})
-            if len(values := [row["accuracy"] for row in own if row["seed"] == seed]) == len(domains)
-        ]
-        lines.append(f"{method:<24}{reading:<13}" + "".join(f"{c:>16}" for c in [*cells, spread(by_seed)]))
-    return "\n".join(lines)
-
-
-def spread(values: list[float]) -> str:
-    if not values:
-        return "–"
-    deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
-    return f"{statistics.fmean(values):.3f} ± {deviation:.3f}"
-
-
-def cost(rows: list[dict[str, Any]]) -> str:
-    """The extra bytes and time of XAN against plain FedAvg, over the cells that both have."""
-    found = {}
-    for method in ("fedavg", "gperxan", "xan"):
-        own = [row for row in rows if row["method"] == method]
-        if own:
-            found[method] = [
-                statistics.median(row[key] for row in own) for key in ("bytes_per_round", "seconds_per_round")
-            ]
-    if "fedavg" not in found:
-        return ""
-    base = found["fedavg"]
-    return "\n".join(
-        f"{method} against fedavg: {100 * (own[0] / base[0] - 1):+.2f} % bytes a round, "
-        f"{100 * (own[1] / base[1] - 1):+.1f} % time a round (medians)"
-        for method, own in found.items()
-        if method != "fedavg"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="digits5")
@@ -279,7 +243,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="repeat one cell as a real federation, compare the bytes")
     parser.add_argument("--methods", nargs="*", default=None)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cells at once (seconds are under them)")
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
     options = parser.parse_args()
     settings = replace(Settings(), rounds=options.rounds)
@@ -287,7 +251,7 @@ def main() -> None:
     domains = [path.stem for path in sorted(folder.glob("*.npz"))]
     if len(domains) < 2:
         sys.exit(f"There are no domains (*.npz) in {folder}.")
-    print("settings:", json.dumps(asdict(settings)), file=sys.stderr)
+    print("settings:", json.dumps(asdict(settings) | {"jobs": options.jobs}), file=sys.stderr)
     if options.real:
         cell = Cell(dataset=options.dataset, unseen=domains[0], method="gperxan", seed=0)
         found = {p.stem.replace("_", "-"): read_domain(p, settings, 0) for p in sorted(folder.glob("*.npz"))}
@@ -318,7 +282,7 @@ def main() -> None:
             print(f"{cell.method:<16} {cell.unseen:<12} {cell.seed}  {first['accuracy']:.3f}", file=sys.stderr)
     wanted = {(cell.dataset, cell.unseen, cell.method, cell.seed) for cell in cells}
     shown = [row for row in rows if (row["dataset"], row["unseen"], row["method"], row["seed"]) in wanted]
-    print(table(shown), cost(shown), sep="\n\n", file=sys.stderr)
+    print(table(shown, absent=not options.ablation), cost(shown), sep="\n\n", file=sys.stderr)
     print(f"{len(todo)} cells in {time.monotonic() - began:.0f} s", file=sys.stderr)
     if options.json:
         print(json.dumps(shown))
