@@ -40,7 +40,7 @@ from gperxan_table import ABLATION, METHODS, READOUTS, cost, table
 from pydantic import BaseModel
 from real_images import compare
 
-from hanse.harness import Harness, HarnessResult
+from hanse.harness import Harness, HarnessResult, installed
 from hanse.jobs import JobSpecification
 from hanse.method import DatasetDescription, Scope
 
@@ -192,6 +192,7 @@ def run_cell(cell: Cell, folder: Path, settings: Settings) -> list[dict[str, Any
         federations = [{"everything": pooled(domains.values())}]
     else:
         federations = [domains]
+    installed("hanse.learners", job.method)  # loading torch is no part of a round
     began, busy = time.perf_counter(), time.process_time()
     results = [Harness(job.method, {**nodes, cell.unseen: unseen}, job).run() for nodes in federations]
     seconds = (time.perf_counter() - began) / settings.rounds

@@ -106,6 +106,19 @@ def test_a_node_predicts_with_the_selected_model_and_its_own_arrays_of_that_roun
     assert set(before.personal) == {UNSEEN}  # nodes that train receive nobody's arrays
 
 
+def test_where_no_batch_normalisation_leaves_the_nodes_each_still_has_its_own_of_that_round(tmp_path: Path) -> None:
+    result = trained(tmp_path, model={"bn_upload": "never"}, unseen_bn="in_only", seed=1)
+    best = selected(result)
+    assert best < 5
+    found = GperxanLearner(domains(4)["node-0"]).predict(state(tmp_path, "node-0"), tmp_path / "images" / "node-0")
+    right = chances(tmp_path, "node-0", written(tmp_path / "best", Remembering.own["node-0", best], best))
+    assert np.array_equal(found.columns["chance"], right)
+    stranger = GperxanLearner(domains(4)[UNSEEN]).predict(state(tmp_path, UNSEEN), tmp_path / "images" / UNSEEN)
+    accuracy = float((stranger.columns["class"] == domains(4)[UNSEEN].images.labels).mean())
+    assert "in_only" in stranger.columns["read"][0]
+    assert result.value("selected_accuracy", scope=Scope.UNSEEN) == pytest.approx(accuracy)
+
+
 def test_a_result_of_the_last_round_is_there_already(tmp_path: Path) -> None:
     result = trained(tmp_path, rounds=1)
     assert result.phases[-1].name == "evaluate"
