@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from hanse.demos.federation import FinishedJob, federation, metric, run_job
@@ -103,3 +104,38 @@ def test_feddg_ga_weighs_by_gaps_over_processes_as_in_one(tmp_path: Path) -> Non
     weights = result.by_node("gap_weight")
     assert len(set(weights.values())) > 1
     assert {node: metric(done.detail, "gap_weight", "node", node) for node in weights} == weights
+
+
+def test_a_site_that_took_no_part_reads_a_pulled_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = domains(3)
+    model = Harness("gperxan", nodes, image_job(rounds=1)).run().model
+    assert model is not None
+    (tmp_path / "model").mkdir()
+    for name, array in model.arrays.items():
+        (tmp_path / "model" / name).write_bytes(array.tobytes())
+    (tmp_path / "new").mkdir()
+    for i, image in enumerate(nodes["node-2"].images.images[:5]):
+        Image.fromarray(image).save(tmp_path / "new" / f"{i}.png")
+    block = {"kind": "images", "path": "not-here", "classes": ["row", "column"]}
+    site = {"coordinator": "nowhere.example.org:7443", "state": "state", "policy": {"methods": ["gperxan"]}}
+
+    def answer(datasets: dict[str, Any], *source: str) -> tuple[int, Any]:
+        (tmp_path / "agent.yaml").write_text(yaml.safe_dump({**site, "datasets": datasets}))
+        places = ["--input", str(tmp_path / "new"), "--output", str(tmp_path / "out.csv")]
+        code = run_command(["predict", *source, *places, "--config", str(tmp_path / "agent.yaml"), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    code, said = answer({"d": block}, "--model", str(tmp_path / "model"))
+    assert (code, said["data"]["rows"], said["data"]["job"]) == (0, 5, "")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = predict(tmp_path / "model", tmp_path / "new", classes=("row", "column")).columns
+    assert [row["class"] for row in rows] == expected["class"].tolist()
+    assert "as an unseen node" in rows[0]["read"]
+    assert answer({"d": block}, "--model", str(tmp_path / "model"), "--job", "j")[0] == 2
+    assert answer({"d": block})[0] == 2
+    code, said = answer({"d": block, "e": block}, "--model", str(tmp_path / "model"))
+    assert said["error"]["code"] == "DATASET_NOT_DECLARED"
+    assert "d, e" in said["error"]["sentence"]
+    code, said = answer({"d": block}, "--model", str(tmp_path / "new"))
+    assert said["error"]["code"] == "NO_MODEL"

@@ -253,7 +253,6 @@ def forecast(
 @command(app, "predict", state="")
 def predict(
     run: Run,
-    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Id of the job, or name of the newest one.")],
     data: Annotated[
         Path,
         typer.Option("--input", metavar="PATH", help="New records, in the form of the job's dataset (a table: CSV)."),
@@ -261,17 +260,31 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="Where the predictions go: .csv or .parquet.")
     ],
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Id of the job, or name of the newest one.")] = "",
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="FOLDER", help="Instead of a job: where a network was pulled to."),
+    ] = None,
     config: CONFIG_OPTION = DEFAULT_CONFIG,
 ) -> Answer:
     """Apply a finished job's model to new records, here: nothing leaves, and no coordinator is asked."""
     from dataclasses import asdict
 
     from hanse_agent.predicting import predict as apply
+    from hanse_agent.predicting import predict_by_file
 
-    done = apply(_load(config), job, data, output)
-    return Answer(
-        data=asdict(done), text=f"{done.rows:,} predictions of {done.name} ({done.job}) are in {done.output}."
+    if bool(job) == (model is not None):
+        raise UsageError(
+            "A model is named either by --job or by --model.",
+            remedy="Give --job at a node that took part in the job, else --model and a folder of `hanse model pull`.",
+        )
+    done = (
+        apply(_load(config), job, data, output)
+        if model is None
+        else predict_by_file(_load(config), model, data, output)
     )
+    of = f"{done.name} ({done.job})" if done.job else done.name
+    return Answer(data=asdict(done), text=f"{done.rows:,} predictions of {of} are in {done.output}.")
 
 
 def _configurations(paths: list[Path]) -> Answer:

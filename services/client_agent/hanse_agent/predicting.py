@@ -1,7 +1,8 @@
 """A finished job's model at work at its node: new records in, predictions out, nothing sent.
 
-The model lies in the state that the method's learner has left for the job. Whether and how a method predicts is the
-learner's own affair (`hanse.method.Predictor`); it is found by its entry point, as for training.
+The model lies in the state that the method's learner has left for the job, or in the folder where somebody pulled it,
+for sites that took no part. Whether and how a method predicts is the learner's own affair (`hanse.method.Predictor`);
+it is found by its entry point, as for training.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hanse_agent.registry import learner_class, open_dataset
 from hanse_agent.settings import AgentConfig
 
 SUFFIXES = (".csv", ".parquet")
+NETWORK = "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class KeptJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What was done."""
+    """What was done. `job` is empty for a model that was named by its file, which is then the `name`."""
 
     job: str
     name: str
@@ -66,18 +68,77 @@ def predict(config: AgentConfig, job: str, data: Path, output: Path) -> Predicte
         MethodError: the job's method does not predict at nodes.
         SiteError: the records do not fit the model, or the output cannot be written.
     """
+    _check_suffix(output)
+    kept, learner = trained_learner(config, job)
+    found = _predictor(kept.method, learner).predict(kept.state, data)
+    write_predictions(found, output)
+    return Predicted(job=kept.job, name=kept.name, rows=_rows(found), output=str(output))
+
+
+def predict_by_file(config: AgentConfig, model: Path, data: Path, output: Path) -> Predicted:
+    """Apply a network that was pulled (`hanse model pull`) to `data`, as a node does that took no part in its job.
+
+    The names of classes are those of the one dataset in agent.yaml whose kind the method works on; it need not hold
+    records.
+
+    Raises:
+        NotFound: there is no such model.
+        OperatorError: it is no network of Hanse, or agent.yaml declares no dataset of its kind, or several.
+        MethodError: its method is not installed here, or does not predict at nodes.
+        SiteError: the records do not fit the model, or the output cannot be written.
+    """
+    _check_suffix(output)
+    method = _method_of(model)
+    cls = learner_class(method)
+    fitting = [name for name, each in sorted(config.datasets.items()) if each.kind in cls.dataset_kinds]
+    if len(fitting) != 1:
+        raise OperatorError(
+            f"agent.yaml declares {len(fitting)} datasets of the kinds that '{method}' works on "
+            f"({', '.join(cls.dataset_kinds)}): {', '.join(fitting) or 'none'}; one says what the classes are called.",
+            remedy="Declare one under datasets; its records need not be there. Or name another file with --config.",
+            code="DATASET_NOT_DECLARED",
+        )
+    settings = config.datasets[fitting[0]]
+    learner = cls(open_dataset(fitting[0], settings.kind, settings.options))
+    found = _predictor(method, learner).predict(model, data)
+    write_predictions(found, output)
+    return Predicted(job="", name=str(model), rows=_rows(found), output=str(output))
+
+
+def _check_suffix(output: Path) -> None:
     if output.suffix.lower() not in SUFFIXES:
         raise OperatorError(f"{output} has a suffix that is not known.", remedy=f"Use {' or '.join(SUFFIXES)}.")
-    kept, learner = trained_learner(config, job)
+
+
+def _predictor(method: str, learner: Learner) -> Predictor:
     if not isinstance(learner, Predictor):
         raise MethodError(
-            f"The method '{kept.method}' does not predict at nodes.",
+            f"The method '{method}' does not predict at nodes.",
             remedy="Pull the model (`hanse model pull`) and use it with its own library.",
             code="NO_PREDICTION",
         )
-    found = learner.predict(kept.state, data)
-    write_predictions(found, output)
-    return Predicted(job=kept.job, name=kept.name, rows=_rows(found), output=str(output))
+    return learner
+
+
+def _method_of(model: Path) -> str:
+    """The method of a pulled network, as its file says."""
+    from safetensors import SafetensorError, safe_open
+
+    path = model / NETWORK if model.is_dir() else model
+    if not path.is_file():
+        raise NotFound(
+            f"There is no {NETWORK} in {model}.",
+            remedy="Name the folder of `hanse model pull JOB -o FOLDER`; models of trees are used with xgboost.",
+            code="NO_MODEL",
+        )
+    try:
+        with safe_open(str(path), framework="np") as file:
+            method = (file.metadata() or {}).get("method", "")
+    except (SafetensorError, OSError) as error:
+        raise OperatorError(f"{path} is not a model file: {error}.", code="NO_MODEL") from error
+    if not method:
+        raise OperatorError(f"{path} does not say by which method it was trained.", code="NO_MODEL")
+    return str(method)
 
 
 def trained_learner(config: AgentConfig, job: str) -> tuple[KeptJob, Learner]:

@@ -24,6 +24,7 @@ from hanse.learning.training_options import PublishedGperxan, TrainingOptions, U
 from hanse.learning.xan import xan_layers
 from hanse.method import Dataset, Predictions
 from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum
+from hanse_agent.datasets.images import ImagesDataset
 from hanse_agent.learners.network_setup import NetworkModel
 from hanse_agent.learners.networks import NetworkLearner
 
@@ -141,7 +142,9 @@ class GperxanLearner(ImageLearner):
 
 
 def _class_names(dataset: Dataset) -> tuple[str, ...]:
-    """The names that agent.yaml gives; none when the records of the job are no longer there."""
+    """The names that agent.yaml gives, without reading a record; else what the dataset tells, if it can be read."""
+    if isinstance(dataset, ImagesDataset):
+        return dataset.options.classes
     try:
         return tuple(json.loads(dataset.describe().facts.get("classes", "[]")))
     except SiteError:
