@@ -105,6 +105,10 @@ class NetworkLearner(ABC):
         """
         assignment.progress(0.0, "preparing")
         setup = self._setup(assignment.job)
+        if assignment.phase == "deliver":  # needs no records
+            carry_over(assignment.state, assignment.next_state)
+            self._keep_model(assignment, shared_arrays(assignment, setup))
+            return document_payload(DELIVERED, {})
         if self._records is None:
             self._records = self._dataset.load()
         if self._task is None:
@@ -118,10 +122,6 @@ class NetworkLearner(ABC):
             keep_residuals(assignment)
             self._keep_model(assignment, shared)
             return metrics_payload(self._evaluate(assignment, setup, self._task, shared))
-        if assignment.phase == "deliver":
-            carry_over(assignment.state, assignment.next_state)
-            self._keep_model(assignment, shared)
-            return document_payload(DELIVERED, {})
         return self._other_phase(assignment, setup, self._task, shared)
 
     # What other learners replace.

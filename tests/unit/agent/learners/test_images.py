@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from hanse.errors import InvalidPayload, MethodError, OperatorError, SiteError
 from hanse.harness import Harness, QuorumNotMet
@@ -15,7 +16,7 @@ from hanse.learning.training_options import PublishedGperxan
 from hanse.method import Evaluation, JobContext, Scope
 from hanse.models import Role, load_model
 from hanse.payload import Payload
-from hanse.payload.kinds import read_metrics
+from hanse.payload.kinds import read_document, read_metrics
 from hanse.payload.models import model_state_payload
 from hanse_agent.datasets.images import ImagesDataset
 from hanse_agent.learners.images import GperxanLearner, ImageLearner
@@ -222,6 +223,22 @@ def test_the_state_is_one_file_without_pickles_that_an_evaluation_hands_on(desk:
     assert [path.name for path in desk.state.iterdir()] == [FILE]
     learner.perform(desk.assignment("evaluate", 1, instruction(desk.job, 1)))
     assert (desk.next_state / FILE).samefile(desk.state / FILE)
+
+
+def test_a_delivered_model_is_kept_beside_the_state_and_needs_no_records(desk: Desk) -> None:
+    train(desk, ImageLearner(bars(20, seed=1)))
+    desk.keep()
+    gone = bars(20, seed=1)
+    gone.load = lambda: pytest.fail("the records were read")  # type: ignore[method-assign,assignment]
+    told = instruction(desk.job, 1)
+    reply = ImageLearner(gone).perform(desk.assignment("deliver", desk.job.rounds, told))
+    assert read_document(reply, "model.delivered") == {}
+    assert (desk.next_state / FILE).samefile(desk.state / FILE)
+    with safe_open(str(desk.next_state / "model.safetensors"), framework="np") as file:
+        assert file.metadata()["rounds"] == "1"
+        assert np.array_equal(file.get_tensor("conv1.weight"), told.arrays["conv1.weight"])
+    with pytest.raises(InvalidPayload, match="bn1"):
+        ImageLearner(gone).perform(desk.assignment("deliver", 3, instruction(desk.job, 1, norm="batch")))
 
 
 def test_compressed_differences_keep_what_they_leave_out(tmp_path: Path) -> None:
