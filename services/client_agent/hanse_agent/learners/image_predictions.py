@@ -23,6 +23,7 @@ from hanse_agent.learners.network_state import MODEL_FILE, NetworkState
 
 BATCH = 64
 SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
+PRETRAINED = ("weights", "weights_sha256")
 
 
 def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequence[str] = ()) -> Predictions:
@@ -45,22 +46,34 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     """
     metadata, arrays = _read(model)
     config: dict[str, Any] = json.loads(metadata.get("config", "{}"))
-    found: Any = load_model(metadata["model"], config.get("model", {}))
+    told = dict(config.get("model", {}))
+    # Pretrained weights are where training started; whoever only reads the model need not have them.
+    found: Any = load_model(metadata["model"], {key: value for key, value in told.items() if key not in PRETRAINED})
     if classes and len(classes) != found.config.classes:
         raise OperatorError(f"{len(classes)} names were given, and the model has {found.config.classes} classes.")
     rounds = int(metadata.get("rounds", "0"))
     mine_of, mine = NetworkState.load(own).own_of(rounds)
     if not any(array.dtype.kind == "f" for array in mine.values()):
         mine_of = 0  # counters alone: every array that is computed with is everybody's
-    roles, initial = found.roles(), found.initial_state(int(metadata.get("seed", "0")))
-    state = {name: mine.get(name, arrays.get(name, initial[name])) for name in initial}
-    odd = [name for name in initial if state[name].shape != initial[name].shape]
-    if odd:
-        raise SiteError(f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH")
+    seed = int(metadata.get("seed", "0"))
+    roles, initial = found.roles(), found.initial_state(seed)
+    absent = [name for name, role in roles.items() if role in SHARED and name not in arrays]
+    if absent:
+        raise SiteError(
+            f"The model's file lacks the array '{absent[0]}', and {len(absent)} in all.",
+            code="STATE_MISMATCH",
+            remedy="Pull it again, and check that this site has the version of Hanse that it was trained with.",
+        )
     missing = any(
         role not in SHARED and name not in mine and name not in arrays and initial[name].dtype.kind == "f"
         for name, role in roles.items()
     )
+    if missing and any(told.get(key) for key in PRETRAINED):
+        initial = load_model(metadata["model"], told).initial_state(seed)  # what BN began with
+    state = {name: mine.get(name, arrays.get(name, initial[name])) for name in initial}
+    odd = [name for name in initial if state[name].shape != initial[name].shape]
+    if odd:
+        raise SiteError(f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH")
     members = {} if mine_of else _members(arrays)
     unseen = str(config.get("unseen_bn", "average"))
     reading, read = _reading(mine_of, rounds, unseen, missing=missing, members=bool(members))

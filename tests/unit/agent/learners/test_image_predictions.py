@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from hanse.errors import NotFound, OperatorError, SiteError
 from hanse.harness import Harness
+from hanse.learning.networks.image_models import WEIGHTS_VARIABLE
 from hanse.method import Predictor, Scope
+from hanse.models import load_model
 from hanse_agent.learners.image_predictions import predict
 from hanse_agent.learners.images import GperxanLearner
 from tests.unit.image_data import domains, image_job
@@ -89,4 +94,39 @@ def test_faults_are_named(tmp_path: Path) -> None:
     assert named.columns["class"][0] in ("row", "column")
     (tmp_path / "node-2" / "zzz.png").write_bytes(b"no image")
     with pytest.raises(SiteError, match=r"zzz\.png cannot be read"):
+        predict(tmp_path / "model", tmp_path / "node-2")
+
+
+def test_pretrained_weights_are_needed_to_train_and_not_to_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = load_model("small_cnn", {"classes": 2, "size": 8, "width": 2}).build()  # type: ignore[attr-defined]
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    digest = hashlib.sha256((tmp_path / "w.safetensors").read_bytes()).hexdigest()
+    monkeypatch.setenv(WEIGHTS_VARIABLE, str(tmp_path))
+    weights = {"weights": "w.safetensors", "weights_sha256": digest}
+    trained(tmp_path, model=weights)
+    with_them = predict(tmp_path / "model", tmp_path / "node-2").columns["chance"]
+    own_with_them = predict(state(tmp_path, "node-0"), tmp_path / "node-0", own=state(tmp_path, "node-0"))
+    monkeypatch.delenv(WEIGHTS_VARIABLE)
+    assert np.array_equal(predict(tmp_path / "model", tmp_path / "node-2").columns["chance"], with_them)
+    own = predict(state(tmp_path, "node-0"), tmp_path / "node-0", own=state(tmp_path, "node-0"))
+    assert np.array_equal(own.columns["chance"], own_with_them.columns["chance"])
+    # Where BN never left the nodes, batch statistics are read with the scale and shift that everybody began with.
+    monkeypatch.setenv(WEIGHTS_VARIABLE, str(tmp_path))
+    (tmp_path / "b").mkdir()
+    trained(tmp_path / "b", model={**weights, "bn_upload": "never"}, unseen_bn="batch_stats")
+    monkeypatch.delenv(WEIGHTS_VARIABLE)
+    with pytest.raises(OperatorError, match=WEIGHTS_VARIABLE):
+        predict(tmp_path / "b" / "model", tmp_path / "node-2")
+
+
+def test_a_file_that_lacks_an_array_is_refused_by_name(tmp_path: Path) -> None:
+    trained(tmp_path)
+    path = tmp_path / "model" / "model.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del arrays["conv2.weight"]
+    save_file(arrays, path, metadata=metadata)
+    with pytest.raises(SiteError, match=r"lacks the array 'conv2\.weight'"):
         predict(tmp_path / "model", tmp_path / "node-2")
