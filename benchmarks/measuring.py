@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 
 SAMPLE_S = 0.02
+FAMILY_S = 1.0
+"""How long it is believed which processes a root has: finding out looks at every process of the machine, and would
+take more of it than what is measured does."""
 
 
 def family(pid: int) -> list[int]:
@@ -54,6 +57,8 @@ class Watch:
 
     def __init__(self, groups: Callable[[], Mapping[str, list[int]]]) -> None:
         self._groups = groups
+        self._families: dict[int, list[int]] = {}
+        self._looked = float("-inf")
         self._idle = {root: anonymous_bytes(family(root)) for roots in groups().values() for root in roots}
         self._peak: dict[int, int] = dict(self._idle)
         self._cpu = self._cpu_now()
@@ -74,9 +79,11 @@ class Watch:
 
     def _sample(self) -> None:
         while not self._ended.wait(SAMPLE_S):
-            for roots in self._groups().values():
-                for root in roots:
-                    self._peak[root] = max(self._peak[root], anonymous_bytes(family(root)))
+            if time.monotonic() - self._looked > FAMILY_S:
+                self._families = {root: family(root) for roots in self._groups().values() for root in roots}
+                self._looked = time.monotonic()
+            for root, pids in self._families.items():
+                self._peak[root] = max(self._peak[root], anonymous_bytes(pids))
 
     def _cpu_now(self) -> dict[str, float]:
         return {
