@@ -42,6 +42,9 @@ HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 PROTOCOL = 1
 OLDEST_PROTOCOL = 1
 INLINE_LIMIT = 256 * 1024
+"""Bytes of the largest payload that rides inside the message that speaks of it."""
+SESSION_INLINE_LIMIT = 1024 * 1024
+"""… inside a session's, where the coordinator allows it (`Assign.inline_limit`): a transfer is a call of its own."""
 CHUNK = 1024 * 1024
 LONGEST_MESSAGE = 4 * 1024 * 1024
 

@@ -680,6 +680,7 @@ class Assign(google.protobuf.message.Message):
     INSTRUCTION_FIELD_NUMBER: builtins.int
     PERSONAL_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
+    INLINE_LIMIT_FIELD_NUMBER: builtins.int
     assignment: builtins.str
     fence: builtins.int
     phase: builtins.str
@@ -692,6 +693,8 @@ class Assign(google.protobuf.message.Message):
     """from now"""
     traceparent: builtins.str
     """W3C trace context of the phase; empty while tracing is off"""
+    inline_limit: builtins.int
+    """a contribution of at most so many bytes may come inside the session; 0: 256 KiB"""
     @property
     def job(self) -> Global___JobDescription: ...
     @property
@@ -715,9 +718,10 @@ class Assign(google.protobuf.message.Message):
         instruction: hanse.v1.payload_pb2.PayloadSource | None = ...,
         personal: hanse.v1.payload_pb2.PayloadSource | None = ...,
         traceparent: builtins.str = ...,
+        inline_limit: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["instruction", b"instruction", "job", b"job", "personal", b"personal"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "attempt", b"attempt", "deadline_s", b"deadline_s", "fence", b"fence", "instruction", b"instruction", "job", b"job", "lease_s", b"lease_s", "personal", b"personal", "phase", b"phase", "purpose", b"purpose", "round", b"round", "traceparent", b"traceparent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "attempt", b"attempt", "deadline_s", b"deadline_s", "fence", b"fence", "inline_limit", b"inline_limit", "instruction", b"instruction", "job", b"job", "lease_s", b"lease_s", "personal", b"personal", "phase", b"phase", "purpose", b"purpose", "round", b"round", "traceparent", b"traceparent"]) -> None: ...
 
 Global___Assign: typing_extensions.TypeAlias = Assign
 

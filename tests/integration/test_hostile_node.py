@@ -18,7 +18,7 @@ import pytest
 
 from hanse.errors import Forbidden, HanseError, InvalidPayload, NotFound
 from hanse.payload import Payload
-from hanse.rpc import error_from_call
+from hanse.rpc import SESSION_INLINE_LIMIT, error_from_call
 from hanse.security import Authority, Identity, channel_credentials, channel_options
 from hanse.v1 import node_pb2, node_pb2_grpc, payload_pb2
 from tests.chaos.world import World, world
@@ -153,9 +153,10 @@ def lying_header(nbytes: int) -> bytes:
         (b"\x80\x04cos\nsystem\n", "INVALID_PAYLOAD"),
         (lying_header(10**12), "INVALID_PAYLOAD"),
         (opaque()[:-3], "INVALID_PAYLOAD"),
+        (bytes(SESSION_INLINE_LIMIT + 1), "INVALID_PAYLOAD"),
         (opaque(), ""),
     ],
-    ids=["nothing", "a pickle", "one terabyte", "cut short", "another kind"],
+    ids=["nothing", "a pickle", "one terabyte", "cut short", "too much for a session", "another kind"],
 )
 def test_bytes_that_are_no_contribution_are_named_and_blamed(place: World, image: bytes, code: str) -> None:
     node, job = play(place, lambda node, assign: node.inline(assign, image))

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from hanse.logs import logger
 from hanse.payload.transfer import upload
-from hanse.rpc import INLINE_LIMIT
 from hanse.v1 import node_pb2
 from hanse_agent import metrics
 from hanse_agent.egress import EgressJournal, Shipment
@@ -33,6 +32,8 @@ class Outgoing(Protocol):
     an earlier process, and a moment is given to the coordinator to name the new one."""
     renumbered: asyncio.Event
     """Set when the fencing number has changed: what was sent under the old one does not count."""
+    inline_limit: int
+    """Bytes that it may have at most to go inside the session."""
     earlier: bool
     """It may have been sent before, by this process or another."""
 
@@ -62,7 +63,7 @@ class Delivery:
                 await asyncio.wait_for(_any(out.spoken_of, out.confirmed), _patience(link))
             if out.confirmed.is_set():
                 return
-            if spooled.size <= INLINE_LIMIT:
+            if spooled.size <= out.inline_limit:
                 await self._inline(link, spooled, out)
             else:
                 await self._upload(link, spooled, out)

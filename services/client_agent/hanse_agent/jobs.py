@@ -19,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ class Spooled:
         """The payload's image."""
         return self.folder / IMAGE
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `meta.json` says of it."""
+        facts = ("base", "version", "kind", "arrays", "size", "digest")
+        return {"task": asdict(self.task), **{name: getattr(self, name) for name in facts}}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -95,28 +102,35 @@ class Attempt:
 
 
 class JobFolder:
-    """One job of one node. Only one thread may change it at a time."""
+    """One job of one node. Only one thread may change it at a time, and nobody else while the agent runs: what the
+    folder holds is read once, and known from then on."""
 
     def __init__(self, root: Path) -> None:
         """Open the folder, making it if need be, and finish or undo what a crash interrupted."""
         self.root = root
         for name in ("versions", "work", "spool", "cache"):
             (root / name).mkdir(parents=True, exist_ok=True)
+        self._spools: dict[str, Spooled] = {}
+        self._versions: set[int] = set()
+        self._cached: set[str] = set()
+        """What may lie in the cache."""
+        self._remembered = False
         self._recover()
 
     def remember(self, *, job: str, name: str, method: str, dataset: str) -> None:
         """Note whose folder this is, for commands that work without the coordinator."""
-        if not (self.root / JOB).exists():
+        if not self._remembered:
             write_json(self.root / JOB, {"job": job, "name": name, "method": method, "dataset": dataset})
+            self._remembered = True
 
     @property
     def current(self) -> int:
         """The version of the newest state; 0 before the first contribution."""
-        return max(self._versions(), default=0)
+        return max(self._versions, default=0)
 
     def spooled(self) -> Spooled | None:
         """The newest finished contribution, delivered or not."""
-        return max(self._spools(), key=lambda spooled: spooled.version, default=None)
+        return max(self._spools.values(), key=lambda spooled: spooled.version, default=None)
 
     def begin(self, task: Task) -> Attempt:
         """A fresh place to work on an assignment."""
@@ -133,25 +147,24 @@ class JobFolder:
 
         The learner's files are flushed before anything points to them.
         """
-        version = self.current + 1
-        meta = {
-            "task": asdict(task),
-            "base": attempt.base,
-            "version": version,
-            "kind": kind,
-            "arrays": arrays,
-            "size": size,
-            "digest": digest,
-        }
-        write_json(attempt.folder / META, meta, sync=False)
+        spooled = Spooled(
+            task=task,
+            base=attempt.base,
+            version=self.current + 1,
+            kind=kind,
+            arrays=tuple(arrays),
+            size=size,
+            digest=digest,
+            folder=self._spool(task.assignment),
+        )
+        write_json(attempt.folder / META, spooled.document, sync=False)
         sync_tree(attempt.folder, leave_out=attempt.image)
-        target = self._spool(task.assignment)
-        attempt.folder.rename(target)
-        sync_folder(target.parent)
-        spooled = self._read_spool(target)
-        assert spooled is not None
-        self._promote(spooled)
-        self._prune(spooled)
+        with self._known():
+            attempt.folder.rename(spooled.folder)
+            self._spools[task.assignment] = spooled
+            sync_folder(spooled.folder.parent)
+            self._promote(spooled)
+            self._prune(spooled)
         return spooled
 
     def discard(self, attempt: Attempt) -> None:
@@ -160,37 +173,43 @@ class JobFolder:
 
     def delivered(self, assignment: str) -> None:
         """The receipt has come. The contribution stays until the next one, in case it is asked for again."""
-        spool = self._spool(assignment)
-        if spool.is_dir():
-            (spool / DELIVERED).touch()
+        if (spooled := self._spools.get(assignment)) is not None:
+            (spooled.folder / DELIVERED).touch()
+            self._spools[assignment] = replace(spooled, delivered=True)
 
     def withdraw(self, assignment: str) -> None:
         """The contribution is not wanted. If it was never delivered, the state goes back to before it."""
-        spooled = self._read_spool(self._spool(assignment))
+        spooled = self._spools.get(assignment)
         if spooled is None or spooled.delivered:
             return
-        if spooled.version == self.current:
-            remove(self._version(spooled.version))
-        remove(spooled.folder)
+        with self._known():
+            if spooled.version == self.current:
+                self._remove_version(spooled.version)
+            self._remove_spool(spooled)
 
     def end(self) -> None:
         """The job is over: keep the learner's last state and nothing else."""
-        current = self.current
         for name in ("work", "spool", "cache"):
             remove(self.root / name)
-        for version in self._versions():
-            if version != current:
-                remove(self._version(version))
+        self._spools.clear()
+        self._cached.clear()
+        for version in self._versions - {self.current}:
+            self._remove_version(version)
 
     def cached(self, digest: str) -> Path:
         """Where the artifact of that digest is kept."""
-        return self.root / "cache" / safe_name(digest)
+        name = safe_name(digest)
+        self._cached.add(name)
+        return self.root / "cache" / name
 
     def trim_cache(self, keep: set[str]) -> None:
         """Delete all cached artifacts but these."""
+        if self._cached <= keep:
+            return
         for path in (self.root / "cache").iterdir():
             if path.name not in keep:
                 remove(path)
+        self._cached &= keep
 
     def _base(self, task: Task) -> int:
         """The version to start from: the current one, or the one before a first attempt at the same work."""
@@ -206,71 +225,67 @@ class JobFolder:
             for path in (self.root / room).glob(".*"):
                 remove(path)
         for path in (self.root / "spool").iterdir():
-            if self._read_spool(path) is None:
+            if _read_spool(path) is None:
                 remove(path)
+        self._look()
         newest = self.spooled()
         if newest is None:
             return
         if not _whole(newest):  # a power cut: the state that belongs to these bytes goes with them
             if not newest.delivered:
-                remove(self._version(newest.version))
-            remove(newest.folder)
+                self._remove_version(newest.version)
+            self._remove_spool(newest)
             return
         if (newest.folder / NEXT_STATE).is_dir():
             self._promote(newest)
-        elif not self._version(newest.version).is_dir():
-            remove(newest.folder)  # a withdrawal was interrupted after it took the state back
+        elif newest.version not in self._versions:
+            self._remove_spool(newest)  # a withdrawal was interrupted after it took the state back
             return
         self._prune(newest)
+
+    def _look(self) -> None:
+        """Read what the folder holds."""
+        found = [_read_spool(path) for path in (self.root / "spool").iterdir()]
+        self._spools = {spooled.task.assignment: spooled for spooled in found if spooled is not None}
+        self._versions = {int(path.name) for path in (self.root / "versions").iterdir() if path.name.isdigit()}
+        self._cached = {path.name for path in (self.root / "cache").iterdir()}
+        self._remembered = (self.root / JOB).exists()
+
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        """Change the folder; if the disk fails at it, look again how far it came."""
+        try:
+            yield
+        except OSError:
+            with suppress(OSError):
+                self._look()
+            raise
 
     def _promote(self, spooled: Spooled) -> None:
         # Not flushed: after a power cut the state lies here or there, and `_recover` moves it again.
         (spooled.folder / NEXT_STATE).rename(self._version(spooled.version))
+        self._versions.add(spooled.version)
 
     def _prune(self, newest: Spooled) -> None:
         """Keep the newest contribution, its state, and the state that it started from."""
-        for spooled in self._spools():
-            if spooled.folder != newest.folder:
-                remove(spooled.folder)
-        for version in self._versions():
-            if version not in (newest.version, newest.base):
-                remove(self._version(version))
+        for spooled in [other for other in self._spools.values() if other.folder != newest.folder]:
+            self._remove_spool(spooled)
+        for version in self._versions - {newest.version, newest.base}:
+            self._remove_version(version)
 
-    def _versions(self) -> Iterator[int]:
-        for path in (self.root / "versions").iterdir():
-            if path.name.isdigit():
-                yield int(path.name)
+    def _remove_version(self, number: int) -> None:
+        remove(self._version(number))
+        self._versions.discard(number)
+
+    def _remove_spool(self, spooled: Spooled) -> None:
+        remove(spooled.folder)
+        self._spools.pop(spooled.task.assignment, None)
 
     def _version(self, number: int) -> Path:
         return self.root / "versions" / f"{number:08d}"
 
     def _spool(self, assignment: str) -> Path:
         return self.root / "spool" / safe_name(assignment)
-
-    def _spools(self) -> Iterator[Spooled]:
-        for path in (self.root / "spool").iterdir():
-            spooled = self._read_spool(path)
-            if spooled is not None:
-                yield spooled
-
-    def _read_spool(self, folder: Path) -> Spooled | None:
-        document = None if folder.name.startswith(".") else read_json(folder / META)
-        if document is None:
-            return None
-        try:
-            return Spooled(
-                task=Task(**document["task"]),
-                base=int(document["base"]),
-                version=int(document["version"]),
-                kind=str(document["kind"]),
-                arrays=tuple(document["arrays"]),
-                size=int(document["size"]),
-                digest=str(document["digest"]),
-                folder=folder,
-                delivered=(folder / DELIVERED).exists(),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
 
 
 class Jobs:
@@ -301,6 +316,26 @@ class Jobs:
         if (self.root / safe_name(job)).is_dir():
             self.open(job).end()
         self._open.pop(job, None)
+
+
+def _read_spool(folder: Path) -> Spooled | None:
+    document = None if folder.name.startswith(".") else read_json(folder / META)
+    if document is None:
+        return None
+    try:
+        return Spooled(
+            task=Task(**document["task"]),
+            base=int(document["base"]),
+            version=int(document["version"]),
+            kind=str(document["kind"]),
+            arrays=tuple(document["arrays"]),
+            size=int(document["size"]),
+            digest=str(document["digest"]),
+            folder=folder,
+            delivered=(folder / DELIVERED).exists(),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _whole(spooled: Spooled) -> bool:

@@ -81,7 +81,7 @@ class Performing:
         task = _task(assign, work.fence, instruction)
         attempt = folder.begin(task)
         try:
-            progress.tell("train", -1.0, "", now=True)
+            progress.begin("train")
             with within("train", parent=work.span.traceparent, method=assign.job.method):
                 result = await self._pool.run(
                     self._command(assign, folder, attempt, instruction, personal),
@@ -91,10 +91,12 @@ class Performing:
                     on_alive=lambda: progress.tell("train", work.fraction, "", now=True),
                     check_every=min(LONGEST_CHECK_S, assign.lease_s / 4 or LONGEST_CHECK_S),
                 )
-            header = await asyncio.to_thread(_header, attempt.image)
+            progress.end()
+            header = _header(attempt.image)  # a few kB that were written just now
             self._catalogue.policy.check_payload(header, result["size"])
             spooled = await _to_the_end(asyncio.to_thread(_commit, folder, task, attempt, header, result))
         except BaseException:
+            progress.end()
             folder.discard(attempt)
             raise
         folder.trim_cache(used)
@@ -195,7 +197,18 @@ class _Progress:
     def __init__(self, links: Links, work: Work) -> None:
         self._links = links
         self._work = work
-        self._told = time.monotonic()  # what takes less than a moment is not worth a word
+        self._told = time.monotonic()
+        self._beginning: asyncio.TimerHandle | None = None
+
+    def begin(self, stage: str) -> None:
+        """A stage has begun of which nobody knows how long it takes: what is over in a moment is not worth a word."""
+        loop = asyncio.get_running_loop()
+        self._beginning = loop.call_later(PROGRESS_EVERY_S, lambda: self.tell(stage, self._work.fraction, ""))
+
+    def end(self) -> None:
+        """The stage is over."""
+        if self._beginning is not None:
+            self._beginning.cancel()
 
     def tell(self, stage: str, fraction: float, note: str, *, now: bool = False) -> None:
         self._work.fraction = fraction

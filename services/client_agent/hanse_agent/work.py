@@ -16,7 +16,7 @@ from typing import Any
 from hanse.errors import FencedOut, HanseError, PlatformError, PolicyRefusal, Reason
 from hanse.logs import logger
 from hanse.observability.tracing import NOTHING, Span, start, within
-from hanse.rpc import from_proto, to_proto
+from hanse.rpc import INLINE_LIMIT, from_proto, to_proto
 from hanse.v1 import node_pb2
 from hanse_agent import metrics
 from hanse_agent.delivery import Delivery
@@ -48,6 +48,7 @@ class Work:
     fraction: float = -1.0
     spooled: Spooled | None = None
     earlier: bool = False
+    inline_limit: int = INLINE_LIMIT
     tried_fence: int = 0
     failure: node_pb2.WorkFailed | None = None
     confirmed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -189,6 +190,7 @@ class Workbench:
             job_name=assign.job.name,
             phase=assign.phase,
             round=assign.round,
+            inline_limit=assign.inline_limit or INLINE_LIMIT,
         )
         work.spoken_of.set()
         work.span = start(

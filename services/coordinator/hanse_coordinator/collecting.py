@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, OldFence, Reason
+from hanse.errors import Conflict, Forbidden, HanseError, OldFence, Reason
 from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, records
 from hanse.ledger.states import AssignmentState, JobState, PhaseState
@@ -24,7 +24,7 @@ from hanse_coordinator.offers import Offers
 from hanse_coordinator.phase import OpenPhase
 from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
-from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, Effect, step
+from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, Effect, Transition, step
 from hanse_coordinator.traces import PHASES
 
 __all__ = ["Collector", "Mirror", "Surroundings"]
@@ -70,6 +70,9 @@ class Collector:
         self.phase: OpenPhase | None = None
         self.aggregation: PhaseAggregation | None = None
         self._sources: dict[str, payload_pb2.PayloadSource] = {}
+        """By digest, for the aggregator."""
+        self._sent: dict[str, payload_pb2.PayloadSource] = {}
+        """By digest, for the nodes of the phase: more of it inline, as the aggregator may reach the store itself."""
 
     @property
     def _now(self) -> float:
@@ -84,6 +87,7 @@ class Collector:
         """
         self.drop_aggregation()
         self._sources.clear()
+        self._sent.clear()
         self.phase = phase
         if phase.record.state is not PhaseState.COLLECTING:
             return
@@ -180,6 +184,8 @@ class Collector:
         """Queue an assignment on its node's session."""
         record = phase.record
         personal = record.personal.get(session.node)
+        slow = self._around.sessions.slow(session.node)
+        sources = self._sources if slow else self._sent
         session.send(
             assign=node_pb2.Assign(
                 assignment=assignment.id,
@@ -191,21 +197,26 @@ class Collector:
                 attempt=record.attempt,
                 lease_s=self._around.lease,
                 deadline_s=max(0.0, phase.deadline - self._now),
-                instruction=self._sources[record.instruction_digest or ""],
-                personal=self._sources[personal] if personal else None,
+                instruction=sources[record.instruction_digest or ""],
+                personal=sources[personal] if personal else None,
                 traceparent=PHASES.parent(self._mirror.job.id),
+                inline_limit=0 if slow else messages.inline_limit(len(phase.assignments)),
             )
         )
 
     async def _load(self, digests: list[str]) -> None:
         """Make ready what is about to be sent: a store may be slow, and the sessions must not wait for it."""
         missing = [digest for digest in digests if digest not in self._sources]
+        limit = messages.inline_limit(len(self.phase.assignments) if self.phase else 0)
 
         def load() -> dict[str, payload_pb2.PayloadSource]:
-            return {digest: messages.source(self._around.store, bytes.fromhex(digest)) for digest in missing}
+            return {
+                digest: messages.source(self._around.store, bytes.fromhex(digest), limit=limit) for digest in missing
+            }
 
         if missing:
-            self._sources |= await asyncio.to_thread(load)
+            self._sent |= await asyncio.to_thread(load)
+            self._sources |= {digest: messages.at_most(self._sent[digest], bytes.fromhex(digest)) for digest in missing}
 
     def progressed(self, node: str, progress: node_pb2.Progress) -> None:
         """A node showed progress: its lease is renewed. Nothing is written."""
@@ -242,13 +253,29 @@ class Collector:
             )
         return assignment
 
-    async def delivered(self, item: Delivered) -> bool:
-        """Record a contribution, once. False: too late to count.
+    async def delivered(self, items: Sequence[Delivered]) -> list[bool | HanseError]:
+        """Record contributions to different assignments, each once, all in one transaction.
 
-        Raises:
-            Conflict: the phase is over (`PHASE_OVER`), or the assignment was answered with other bytes.
-            as `check`.
+        Returns, for each: True, it counts; False, it came too late to count; or why it is not taken: as `check`, or a
+        `Conflict` where the phase is over (`PHASE_OVER`), or where the assignment was answered with other bytes.
         """
+        answers: list[bool | HanseError] = []
+        taken: list[tuple[Delivered, Transition[AssignmentState]]] = []
+        for item in items:
+            try:
+                transition = self._judge(item)
+            except HanseError as error:
+                answers.append(error)
+                continue
+            answers.append(transition is None or transition.state is not AssignmentState.LATE)
+            if transition is not None:
+                taken.append((item, transition))
+        if taken:
+            await self._record(taken)
+        return answers
+
+    def _judge(self, item: Delivered) -> Transition[AssignmentState] | None:
+        """What recording a contribution would change; None when it is recorded already. Raises as `delivered`."""
         phase = self.phase
         if phase is None or item.assignment not in phase.assignments:
             raise Conflict("the phase is over.", code="PHASE_OVER")
@@ -258,33 +285,23 @@ class Collector:
                 raise Conflict(
                     f"assignment {item.assignment} was answered already, with other bytes.", code="ALREADY_CONTRIBUTED"
                 )
-            return True
-        transition = step(ASSIGNMENT, assignment.state, AssignmentEvent.DELIVER, what="the assignment")
-        late = transition.state is AssignmentState.LATE
+            return None
+        return step(ASSIGNMENT, assignment.state, AssignmentEvent.DELIVER, what="the assignment")
 
-        def work(tx: Transaction) -> records.Contribution:
-            tx.add_artifact(digest=item.digest, size=item.size, kind="contribution", job=self._mirror.job.id)
-            found = tx.add_contribution(
-                assignment=item.assignment,
-                phase=phase.record.id,
-                job=self._mirror.job.id,
-                node=item.node,
-                digest=item.digest,
-                size=item.size,
-                late=late,
-            )
-            tx.update_assignment(item.assignment, state=transition.state, fraction=1.0)
-            body = {"phase": phase.record.id, "digest": item.digest, "bytes": item.size, "late": late}
-            tx.event("contribution", job=self._mirror.job.id, node=item.node, body=body)
-            return found
+    async def _record(self, taken: Sequence[tuple[Delivered, Transition[AssignmentState]]]) -> None:
+        phase, job = self.phase, self._mirror.job.id
+        assert phase is not None
 
-        contribution = await self._around.ledger.write(work, patience=None)
-        PHASES.event(self._mirror.job.id, transition.state.value, item.node)
-        assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
-        if Effect.AGGREGATE in transition.effects:
-            phase.delivered[item.assignment] = contribution
-            self._hand_over(assignment)
-        return not late
+        def work(tx: Transaction) -> list[records.Contribution]:
+            return [writes.write_contribution(tx, phase.record, item, transition.state) for item, transition in taken]
+
+        contributions = await self._around.ledger.write(work, patience=None)
+        for (item, transition), contribution in zip(taken, contributions, strict=True):
+            PHASES.event(job, transition.state.value, item.node)
+            assignment = phase.update(item.assignment, state=transition.state, fraction=1.0)
+            if Effect.AGGREGATE in transition.effects:
+                phase.delivered[item.assignment] = contribution
+                self._hand_over(assignment)
 
     async def settled(self, item: Settled) -> None:
         """A node refused or failed. Raises as `check`."""
@@ -322,6 +339,7 @@ class Collector:
             phase, [(item, AssignmentEvent.LAPSE, reason) for item, reason in zip(gone, reasons, strict=True)]
         )
         for item, reason in zip(gone, reasons, strict=True):
+            self._around.sessions.note_slow(item.node)
             self.tell_withdrawn([item], reason)
 
     async def acknowledged(self, item: Acknowledged) -> None:

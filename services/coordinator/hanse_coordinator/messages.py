@@ -11,10 +11,21 @@ from hanse.jobs import JobSpecification
 from hanse.ledger import records
 from hanse.ledger.chain import canonical_json
 from hanse.ledger.states import Decision
-from hanse.rpc import INLINE_LIMIT
+from hanse.rpc import INLINE_LIMIT, SESSION_INLINE_LIMIT
 from hanse.v1 import aggregator_pb2, node_pb2, payload_pb2
 
-__all__ = ["dataset_to_dict", "facts", "job_description", "phase_description", "source"]
+__all__ = ["at_most", "dataset_to_dict", "facts", "inline_limit", "job_description", "phase_description", "source"]
+
+_INLINE_ROOM = 64 * 1024 * 1024
+"""Bytes that the sessions of one phase may hold at once of payloads that ride in them."""
+
+
+def inline_limit(nodes: int) -> int:
+    """Bytes of the largest payload that rides in a session, where a phase has that many nodes.
+
+    All may be on their way at the same moment, and are in memory meanwhile; what is larger goes from disk to disk.
+    """
+    return max(INLINE_LIMIT, min(SESSION_INLINE_LIMIT, _INLINE_ROOM // max(nodes, 1)))
 
 
 def job_description(job: records.Job, spec: JobSpecification, *, unseen: bool = False) -> node_pb2.JobDescription:
@@ -33,15 +44,23 @@ def job_description(job: records.Job, spec: JobSpecification, *, unseen: bool = 
     )
 
 
-def source(store: ArtifactStore, digest: bytes) -> payload_pb2.PayloadSource:
-    """A stored payload as it travels: its bytes when they are few, else a reference.
+def source(store: ArtifactStore, digest: bytes, *, limit: int = INLINE_LIMIT) -> payload_pb2.PayloadSource:
+    """A stored payload as it travels: its bytes when they are at most `limit`, else a reference.
 
     Raises:
         NotFound: the store does not hold it.
     """
     size = store.size(digest)  # a large one is not fetched from a remote store for its length alone
-    if size <= INLINE_LIMIT:
+    if size <= limit:
         return payload_pb2.PayloadSource(inline=store.open(digest).image())
+    return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=digest, size=size))
+
+
+def at_most(given: payload_pb2.PayloadSource, digest: bytes) -> payload_pb2.PayloadSource:
+    """A payload as it travels outside a session: a reference if it is larger than what rides in any message."""
+    size = len(given.inline)
+    if size <= INLINE_LIMIT:
+        return given
     return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=digest, size=size))
 
 

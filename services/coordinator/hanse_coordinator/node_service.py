@@ -18,7 +18,7 @@ from hanse.ledger import Transaction
 from hanse.logs import logger
 from hanse.payload import Payload
 from hanse.payload.desk import UploadDesk, serve_packed
-from hanse.rpc import INLINE_LIMIT, check_version, to_proto, version
+from hanse.rpc import SESSION_INLINE_LIMIT, check_version, to_proto, version
 from hanse.security import PeerIdentity, peer_identity
 from hanse.v1 import node_pb2, node_pb2_grpc, payload_pb2
 from hanse_coordinator.engine import Engine
@@ -200,7 +200,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     async def _take_inline(self, session: NodeSession, peer: PeerIdentity, given: node_pb2.InlineContribution) -> None:
         """A small contribution. What is wrong with it is the assignment's problem, never the session's."""
         try:
-            if len(given.image) > INLINE_LIMIT:
+            if len(given.image) > SESSION_INLINE_LIMIT:
                 raise InvalidPayload(f"{len(given.image)} bytes are too many for the session; upload them.")
             await self._engine.check(session.node, given.assignment, given.fence)
             artifact = await asyncio.to_thread(self._store.put, Payload.from_image(given.image))

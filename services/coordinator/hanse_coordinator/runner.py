@@ -7,9 +7,10 @@ Everything in memory here mirrors the ledger. A coordinator that dies at any ins
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from hanse.errors import (
     Conflict,
@@ -32,6 +33,7 @@ from hanse_coordinator import outcomes, planning, writes
 from hanse_coordinator.aggregation import Acknowledged, AggregationFailed, EndlessAggregation, OutcomeReady
 from hanse_coordinator.asking import Asking
 from hanse_coordinator.collecting import Collector, Mirror, Surroundings
+from hanse_coordinator.inbox import Inbox, Item
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
 from hanse_coordinator.offers import Offers
 from hanse_coordinator.phase import OpenPhase
@@ -42,7 +44,6 @@ __all__ = ["JobRunner"]
 
 # What speaks of an aggregator's installation, of certificates and settings, not of the job: an operator mends it.
 _MENDABLE = (NotFound, Unauthenticated, Forbidden, EndlessAggregation)
-T = TypeVar("T")
 
 
 class JobRunner:
@@ -53,10 +54,10 @@ class JobRunner:
         self.spec = JobSpecification.model_validate_json(job.specification)
         self.offers = Offers(self.spec, around.sessions)
         self._log = logger(job=job.id, name=job.name)
-        self._inbox: asyncio.Queue[Input | Acknowledged | OutcomeReady | AggregationFailed] = asyncio.Queue()
+        self._inbox = Inbox()
         self._mirror = Mirror(job, self.spec, self.offers, self._log)
         self._asking = Asking(around, self._mirror)
-        self._collector = Collector(around, self._mirror, self._inbox.put_nowait)
+        self._collector = Collector(around, self._mirror, self._inbox.put)
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._failed_tries = 0
@@ -97,7 +98,7 @@ class JobRunner:
         """Hand in an input. Work that is done waits its turn here and does not lose its lease meanwhile."""
         if isinstance(item, Delivered) and self.phase is not None:
             self.phase.renew(item.assignment, self._now + self._around.lease)
-        self._inbox.put_nowait(item)
+        self._inbox.put(item)
 
     async def _run(self) -> None:
         try:
@@ -108,8 +109,8 @@ class JobRunner:
                 self._around.changed(self.job.id)
                 if self.job.state.ended:
                     break
-                item = await self._inbox.get()
-                await self._guarded(lambda item=item: self._take(item))  # type: ignore[misc]
+                items = await self._inbox.get()
+                await self._guarded(lambda items=items: self._take(items))  # type: ignore[misc]
         except FencedOut:
             self._log.warning("another coordinator leads; leaving the job to it")
         finally:
@@ -138,8 +139,7 @@ class JobRunner:
             await self._move(JobEvent.STUCK, reason=reason)
 
     def _refuse_the_rest(self) -> None:
-        while not self._inbox.empty():
-            item = self._inbox.get_nowait()
+        for item in self._inbox.drain():
             if isinstance(item, Delivered) and not item.recorded.done():
                 item.recorded.set_exception(PlatformError("the coordinator is stopping.", code="STOPPING"))
             if isinstance(item, Command) and not item.done.done():
@@ -147,7 +147,13 @@ class JobRunner:
                     Conflict(f"job '{self.job.name}' is {self.job.state.value}.", code="WRONG_STATE")
                 )
 
-    async def _take(self, item: Input | Acknowledged | OutcomeReady | AggregationFailed) -> None:
+    async def _take(self, items: Sequence[Item]) -> None:
+        """Take what the inbox gave: one input, or contributions that came together."""
+        contributions = [item for item in items if isinstance(item, Delivered)]
+        if contributions:
+            await self._record(contributions)
+            return
+        (item,) = items
         match item:
             case Wake():
                 pass
@@ -155,15 +161,15 @@ class JobRunner:
                 await self._connected(item.session, fresh=item.fresh)
             case Replied():
                 await self._asking.replied(item)
-            case Delivered():
-                await self._answer(item.recorded, self._collector.delivered(item))
             case Settled():
                 try:
                     await self._collector.settled(item)
                 except (Forbidden, OldFence) as error:  # a node that speaks of what is not its own any more
                     self._log.info("refused", node=item.node, error=str(error))
             case Command():
-                await self._answer(item.done, self._command(item))
+                with self._answering([item.done]):
+                    await self._command(item)
+                    _resolve(item.done, None)
             case Acknowledged() if item.source is self._collector.aggregation:
                 await self._collector.acknowledged(item)
             case OutcomeReady() if item.source is self._collector.aggregation:
@@ -171,22 +177,26 @@ class JobRunner:
             case AggregationFailed() if item.source is self._collector.aggregation:
                 await self._aggregation_failed(item.error)
 
-    async def _answer(self, future: asyncio.Future[T], work: Awaitable[T]) -> None:
-        """Do the work and let whoever asked for it know what came of it."""
+    async def _record(self, items: list[Delivered]) -> None:
+        """Record contributions, and let those who brought them know."""
+        with self._answering([item.recorded for item in items]):
+            for item, answer in zip(items, await self._collector.delivered(items), strict=True):
+                _resolve(item.recorded, answer)
+
+    @contextmanager
+    def _answering(self, futures: Sequence[asyncio.Future[Any]]) -> Iterator[None]:
+        """Whatever comes of the work, those who wait for it are told."""
         try:
-            result = await work
+            yield
         except HanseError as error:
-            if not future.done():
-                future.set_exception(error)
+            for future in futures:
+                _resolve(future, error)
             if isinstance(error, FencedOut) and not isinstance(error, OldFence):
                 raise
         except BaseException:
-            if not future.done():
-                future.set_exception(PlatformError("the coordinator failed; try again.", code="COORDINATOR_FAULT"))
+            for future in futures:
+                _resolve(future, PlatformError("the coordinator failed; try again.", code="COORDINATOR_FAULT"))
             raise
-        else:
-            if not future.done():
-                future.set_result(result)
 
     # ---- Time
     @property
@@ -460,3 +470,13 @@ class JobRunner:
     async def _aggregation_failed(self, error: HanseError) -> None:
         mendable = error.retryable or isinstance(error, _MENDABLE)
         await self._move(JobEvent.STUCK if mendable else JobEvent.BREAK, reason=error.reason)
+
+
+def _resolve(future: asyncio.Future[Any], answer: object) -> None:
+    """Answer somebody who may have stopped waiting."""
+    if future.done():
+        return
+    if isinstance(answer, HanseError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

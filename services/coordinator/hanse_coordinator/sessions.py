@@ -61,6 +61,7 @@ class Sessions:
         self._live: dict[str, NodeSession] = {}
         self._left: dict[str, float] = {}
         self._instances: dict[str, bytes] = {}
+        self._slow: set[str] = set()
 
     def __iter__(self) -> Iterator[NodeSession]:
         return iter(list(self._live.values()))
@@ -130,6 +131,15 @@ class Sessions:
     def forget(self, node: str) -> None:
         """The node is not coming back (it said goodbye, or was revoked)."""
         self._left.pop(node, None)
+
+    def note_slow(self, node: str) -> None:
+        """An assignment of the node ran out: perhaps its line is too slow for much inside the session, where nothing
+        shows how far it is. From now on it transfers what it can, which may take longer than a lease."""
+        self._slow.add(node)
+
+    def slow(self, node: str) -> bool:
+        """Whether the node should transfer rather than be sent much inside its session."""
+        return node in self._slow
 
     def absence_ends_in(self, node: str) -> float | None:
         """Seconds until a node that left stops counting as present; None when it is connected or long gone."""

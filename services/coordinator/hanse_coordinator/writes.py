@@ -12,10 +12,12 @@ from hanse.ledger import Transaction, records
 from hanse.ledger.states import AssignmentState, JobState, PhaseState
 from hanse.method import Audience, Purpose
 from hanse.v1 import aggregator_pb2
+from hanse_coordinator.inputs import Delivered
 
 __all__ = [
     "Opening",
     "StoredOutcome",
+    "write_contribution",
     "write_job",
     "write_opening",
     "write_outcome",
@@ -154,6 +156,27 @@ def write_assignments(
         },
     )
     return tx.assignments(phase)
+
+
+def write_contribution(
+    tx: Transaction, phase: records.Phase, given: Delivered, state: AssignmentState
+) -> records.Contribution:
+    """A contribution whose bytes are in the store counts, or came too late to count."""
+    late = state is AssignmentState.LATE
+    tx.add_artifact(digest=given.digest, size=given.size, kind="contribution", job=phase.job)
+    found = tx.add_contribution(
+        assignment=given.assignment,
+        phase=phase.id,
+        job=phase.job,
+        node=given.node,
+        digest=given.digest,
+        size=given.size,
+        late=late,
+    )
+    tx.update_assignment(given.assignment, state=state, fraction=1.0)
+    body = {"phase": phase.id, "digest": given.digest, "bytes": given.size, "late": late}
+    tx.event("contribution", job=phase.job, node=given.node, body=body)
+    return found
 
 
 def write_settlement(tx: Transaction, assignment: records.Assignment, state: AssignmentState, reason: Reason) -> None:

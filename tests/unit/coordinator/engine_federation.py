@@ -20,7 +20,7 @@ from hanse.errors import HanseError, OperatorError, Reason, RejectedContribution
 from hanse.jobs import JobSpecification
 from hanse.ledger import Ledger
 from hanse.payload import Payload
-from hanse.rpc import to_proto
+from hanse.rpc import INLINE_LIMIT, to_proto
 from hanse.v1 import aggregator_pb2, node_pb2, payload_pb2
 from hanse_coordinator.engine import Engine
 from hanse_coordinator.ledger_thread import LedgerThread
@@ -48,6 +48,8 @@ class AddingPool:
         self.fail: Callable[[], HanseError | None] = lambda: None
         self.hang: Callable[[str], bool] = lambda _phase: False
         self.calls = 0
+        self.padding = 0
+        """Bytes that every instruction is larger by."""
 
     async def describe(self) -> dict[str, Any]:
         return {"adding": SimpleNamespace()}
@@ -107,12 +109,19 @@ class AddingCall:
                     round=number,
                     purpose=purpose,
                     audience=audience,
-                    instruction=inline(opaque(sum=after, round=number)),
+                    instruction=self._instruction(sum=after, round=number),
                 )
             )
         if self.phase is not None:
             outcome.metrics.add(name="used", value=self.used, scope="aggregation")
         return outcome
+
+    def _instruction(self, **values: int) -> payload_pb2.PayloadSource:
+        payload = opaque(**values, padding=np.zeros(self.pool.padding // 8))
+        if payload.size <= INLINE_LIMIT:
+            return inline(payload)
+        artifact = self.pool.store.put(payload)
+        return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=artifact.digest, size=artifact.size))
 
     def _next(self) -> tuple[str, int, str, str] | None:
         every, rounds = self.facts.evaluate_every, self.facts.job.rounds
@@ -192,7 +201,11 @@ class FakeNode:
             return
         if assign.assignment not in self.spool:
             self.done[(assign.phase, assign.round, assign.attempt)] += 1
-            basis = int(Payload.from_image(assign.instruction.inline).arrays["sum"])
+            sent = assign.instruction
+            instruction = (
+                Payload.from_image(sent.inline) if sent.inline else self.federation.store.open(sent.artifact.digest)
+            )
+            basis = int(instruction.arrays["sum"])
             weight = sum(self.name.encode()) + len(assign.phase)
             self.spool[assign.assignment] = opaque(value=(basis * weight + assign.round) % 10_007)
         payload = self.spool[assign.assignment]

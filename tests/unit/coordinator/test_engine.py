@@ -597,3 +597,57 @@ def test_a_job_that_cannot_run_is_refused_at_submission(tmp_path: Path, changes:
         assert federation.events("job_submitted") == []
 
     run(tmp_path, scenario)
+
+
+def test_half_a_megabyte_rides_in_the_session_but_not_where_an_assignment_ran_out(tmp_path: Path) -> None:
+    """Inside the session nothing shows how far the bytes are: on a slow line no lease would ever be long enough."""
+    sent: dict[tuple[str, str, int], tuple[str | None, int]] = {}
+
+    async def scenario(federation: Federation) -> None:
+        federation.pool.padding = 500_000
+
+        def behaviour(node: str) -> Callable[[node_pb2.Assign], Any]:
+            def behave(assign: node_pb2.Assign) -> Any:
+                how = assign.instruction.WhichOneof("source")
+                sent[(node, assign.phase, assign.round)] = (how, assign.inline_limit)
+                return "stall" if (node, assign.phase, assign.round) == ("dov", "measure", 1) else None
+
+            return behave
+
+        for name, node in federation.nodes.items():
+            node.behaviour = behaviour(name)
+        job = await federation.submit(rounds=1, selection={"minimum_nodes": 4, "quorum": 0.5, "deadline": "20s"})
+        assert (await federation.until(job)).state == "succeeded"
+
+    run(tmp_path, scenario, lease=0.5)
+    assert sent[("dov", "measure", 1)] == ("inline", 1024 * 1024)
+    assert sent[("dov", "add", 1)] == ("artifact", 0)
+    assert sent[("ada", "add", 1)] == ("inline", 1024 * 1024)
+
+
+def test_contributions_that_come_together_are_recorded_in_one_transaction(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def kinds(tx: Any) -> list[str]:
+        return [event.kind for event in tx.appended if event.kind == "contribution"]
+
+    async def scenario(federation: Federation) -> None:
+        real = federation.thread.write
+
+        async def counting(work: Any, **options: Any) -> Any:
+            def counted(tx: Any) -> Any:
+                before = len(kinds(tx))
+                try:
+                    return work(tx)
+                finally:
+                    written.append(len(kinds(tx)) - before)
+
+            return await real(counted, **options)
+
+        federation.thread.write = counting  # type: ignore[method-assign]
+        job = await federation.submit(rounds=1)
+        assert (await federation.until(job)).state == "succeeded"
+        assert len(federation.events("contribution")) == 2 * len(NAMES)
+
+    run(tmp_path, scenario)
+    assert max(written) > 1, "every contribution had a transaction of its own"
