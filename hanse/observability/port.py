@@ -91,7 +91,8 @@ class PlainPort:
                 await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
         if head == _PREFACE:
             await self._pass_on(head, reader, writer)
             return
@@ -106,7 +107,8 @@ class PlainPort:
         )
         if method != b"HEAD":
             writer.write(body)
-        await asyncio.wait_for(writer.drain(), _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            await writer.drain()
 
     async def _answer(self, path: str) -> Answer:
         match path:

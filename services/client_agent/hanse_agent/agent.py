@@ -226,7 +226,8 @@ class NodeAgent:
         self.status.set(connection={"state": "disconnected", "coordinator": str(session.address), "since": utc_now()})
         self.status.error(error.reason)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()
         if not self._stopping.is_set():
             self.identity = NodeIdentity.require(self.folder.identity)  # `join` may have brought a new certificate
             self.identity.require_current()
@@ -255,7 +256,8 @@ class NodeAgent:
         async def drained() -> None:
             old.link.retired.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(old.link.drained(), old.link.lease_s or DRAIN_S)
+                async with asyncio.timeout(old.link.lease_s or DRAIN_S):
+                    await old.link.drained()
             old.leave()
 
         self._keep(asyncio.create_task(drained()))

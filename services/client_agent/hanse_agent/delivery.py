@@ -60,7 +60,8 @@ class Delivery:
 
         async def over(link: Link) -> None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(_any(out.spoken_of, out.confirmed), _patience(link))
+                async with asyncio.timeout(_patience(link)):
+                    await _any(out.spoken_of, out.confirmed)
             if out.confirmed.is_set():
                 return
             if spooled.size <= out.inline_limit:
@@ -112,7 +113,8 @@ class Delivery:
                 )
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(_any(out.confirmed, out.renumbered, link.retired), _patience(link))
+                async with asyncio.timeout(_patience(link)):
+                    await _any(out.confirmed, out.renumbered, link.retired)
             if link.retired.is_set() and not out.confirmed.is_set():
                 raise LinkGone
 

@@ -139,7 +139,8 @@ async def _answers(address: Address, invitation: Invitation) -> Address | HanseE
     """The address, or why nobody of the right authority answers there."""
     channel, _ = _bootstrap(address, invitation)
     try:
-        await asyncio.wait_for(channel.channel_ready(), REACH_S)
+        async with asyncio.timeout(REACH_S):
+            await channel.channel_ready()
         return address
     except TimeoutError:
         silent = Unreachable(

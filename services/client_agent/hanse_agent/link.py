@@ -132,4 +132,5 @@ class Links:
     async def _until_replaced(self, link: Link) -> None:
         while self.current is link and not link.gone.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(link.gone.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await link.gone.wait()

@@ -83,7 +83,8 @@ class Session:
             call.cancel()
             if self.link.retired.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self.link.drained(), self.link.lease_s)
+                    async with asyncio.timeout(self.link.lease_s):
+                        await self.link.drained()
             self.link.gone.set()
             await self.link.channel.close()
 
@@ -97,7 +98,8 @@ class Session:
             return await call.read()
 
         try:
-            first = await asyncio.wait_for(introduced(), WELCOME_S)
+            async with asyncio.timeout(WELCOME_S):
+                first = await introduced()
         except TimeoutError:
             raise Unreachable(
                 f"{self.link.peer} did not answer the greeting within {WELCOME_S:g} s.",
@@ -155,7 +157,8 @@ class Session:
             leaving.cancel()
         await call.done_writing()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), GOODBYE_S)
+            async with asyncio.timeout(GOODBYE_S):
+                await self._ended.wait()
 
     async def _read(self, call: Any) -> None:
         while (directive := await call.read()) is not grpc.aio.EOF:

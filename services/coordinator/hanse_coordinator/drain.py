@@ -31,7 +31,8 @@ class RunningUploads(grpc.aio.ServerInterceptor):
     async def finish(self, within_s: float) -> int:
         """Wait until no upload runs, at most so long; returns how many still do."""
         try:
-            await asyncio.wait_for(self._idle.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
         except TimeoutError:
             return self._count
         return 0

@@ -141,7 +141,8 @@ class _LeaseLead:
     async def release(self) -> None:
         self._end()
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._over), _RELEASE_S)
+            async with asyncio.timeout(_RELEASE_S):
+                await asyncio.shield(self._over)
 
     # ---- In the thread
     def _run(self) -> None:

@@ -7,20 +7,23 @@ import hashlib
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hanse.errors import Conflict, FencedOut, Forbidden, OperatorError, Unauthenticated
 from hanse.payload import Payload
-from hanse.rpc import from_proto
+from hanse.rpc import from_proto, version
 from hanse.security import Authority
 from hanse.v1 import node_pb2, payload_pb2
 from hanse_agent import agent as agent_module
 from hanse_agent import reconnecting
 from hanse_agent.agent import NodeAgent
 from hanse_agent.approvals import Approvals
+from hanse_agent.identity import NodeIdentity
 from hanse_agent.pool import WorkerPool
+from hanse_agent.session import Session
 from hanse_agent.status import read_status
 from tests.unit.agent.fake_coordinator import FakeCoordinator, FakeSession
 from tests.unit.agent.living import Living, a_coordinator, an_agent, configure
@@ -617,3 +620,39 @@ async def test_identifiers_that_would_leave_the_state_folder_are_not_followed(
         session.send(assign=assign("../../a2"))
 
         assert (await answered(coordinator, session, assign("a3")))["count"] == 1
+
+
+async def test_a_session_ended_at_the_moment_of_the_welcome_ends(authority: Authority, tmp_path: Path) -> None:
+    """A cancellation that comes when the answer does must not be lost: whoever stops the agent waits for its end."""
+
+    class Call:
+        """A stream on which the welcome comes just as the session is cancelled."""
+
+        async def write(self, _: node_pb2.NodeEvent) -> None:
+            pass
+
+        async def read(self) -> node_pb2.Directive:
+            if not session.welcomed.is_set():
+                running.cancel()
+                return node_pb2.Directive(welcome=node_pb2.Welcome(version=version("fake"), heartbeat_s=5, lease_s=5))
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def cancel(self) -> None:
+            pass
+
+    async with a_coordinator(authority, tmp_path) as coordinator:
+        config = configure(coordinator, tmp_path)
+        session = Session(
+            NodeIdentity.require(config.state / "identity"),
+            config.coordinator[0],
+            on_open=lambda _: None,
+            handler=lambda _: None,
+            on_head=lambda _: None,
+        )
+        session.link.stub = SimpleNamespace(Session=Call)  # type: ignore[assignment]
+        running = asyncio.create_task(session.run(node_pb2.Hello()))
+        await asyncio.wait({running}, timeout=4)
+        ended = running.cancelled()
+        running.cancel()
+    assert ended

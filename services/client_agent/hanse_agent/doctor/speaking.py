@@ -25,7 +25,8 @@ async def examine_speech(address: Address, trust: Trust, pair: KeyPair, idle_s: 
     channel, _ = open_channel(address, authority_pem=trust.authority_pem, pair=pair, server_name=trust.server_name)
     try:
         try:
-            await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await channel.channel_ready()
         except TimeoutError:
             yield failed(
                 "http2",
@@ -76,7 +77,8 @@ async def _idle(channel: grpc.aio.Channel, address: Address, seconds: float) -> 
         return skipped("idle", "not asked for (--idle 0s)")
     begun = time.monotonic()
     try:
-        await asyncio.wait_for(channel.wait_for_state_change(grpc.ChannelConnectivity.READY), seconds)
+        async with asyncio.timeout(seconds):
+            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
     except TimeoutError:
         return ok("idle", f"an idle connection was still good after {seconds:.0f} s", seconds=round(seconds, 1))
     return cut(address, time.monotonic() - begun)
