@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +36,7 @@ __all__ = ["ControlService"]
 Context = grpc.aio.ServicerContext[Any, Any]
 _PAGE = 200
 _LONGEST_TOKEN = timedelta(days=366)
-_WATCH_PAUSE = 0.1
+_WATCH_PAUSE = 0.3
 
 
 class ControlService(control_pb2_grpc.ControlServiceServicer):
@@ -222,9 +223,17 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
                 if JobState(detail.job.state).ended:
                     return
                 await changed.wait()
-                await asyncio.sleep(_WATCH_PAUSE)  # changes come in bursts; a person sees them as one
+                await self._burst(job, changed)
         finally:
             stop()
+
+    async def _burst(self, job: Job, changed: asyncio.Event) -> None:
+        """Changes come in bursts, which a person sees as one; the end of the job is told at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WATCH_PAUSE):
+                while self._engine.runner(job.id) is not None:
+                    changed.clear()
+                    await changed.wait()
 
     async def _detail(self, job: Job) -> control_pb2.JobDetail:
         live = self._engine.runner(job.id)
