@@ -14,8 +14,8 @@ from sqlalchemy.engine import make_url
 
 from hanse.errors import FencedOut, HanseError, OperatorError, PlatformError
 from hanse.ledger import Leader, Ledger
-from hanse_coordinator import leadership as module
 from hanse_coordinator.leadership import Lead, Leadership
+from hanse_coordinator.lease_lead import LeaseLead
 from hanse_coordinator.standby import Doorbell, holder_name
 
 PATIENCE_S = 60.0
@@ -168,7 +168,7 @@ class FakeLedger:
 
 def test_a_leader_that_cannot_renew_leads_no_longer_than_its_lease() -> None:
     async def scenario() -> HanseError:
-        lead = await module._LeaseLead.win(cast("Callable[[], Ledger]", FakeLedger), "first", 0.3)
+        lead = await LeaseLead.win(cast("Callable[[], Ledger]", FakeLedger), "first", 0.3)
         assert lead.epoch == 7
         error: HanseError = await soon(lead.until_lost())
         await lead.release()
@@ -189,7 +189,7 @@ def test_a_standby_waits_for_a_database_that_is_away() -> None:
             return None
 
     async def scenario() -> int:
-        lead = await soon(module._LeaseLead.win(cast("Callable[[], Ledger]", Recovering), "first", 1.0))
+        lead = await soon(LeaseLead.win(cast("Callable[[], Ledger]", Recovering), "first", 1.0))
         await lead.release()
         return int(lead.epoch)
 
@@ -202,7 +202,7 @@ def test_tables_of_another_version_are_not_waited_for() -> None:
             raise PlatformError("The ledger's tables are at revision 0.", remedy="Migrate.", code="LEDGER_SCHEMA")
 
     async def scenario() -> None:
-        await soon(module._LeaseLead.win(cast("Callable[[], Ledger]", Old), "first", 1.0))
+        await soon(LeaseLead.win(cast("Callable[[], Ledger]", Old), "first", 1.0))
 
     with pytest.raises(PlatformError, match="revision 0"):
         asyncio.run(scenario())
