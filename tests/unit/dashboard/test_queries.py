@@ -6,9 +6,9 @@ import pytest
 
 from hanse.errors import NotFound, OperatorError
 from hanse.ledger import JobState, Trust
-from hanse_dashboard.queries import jobs, metrics, models, nodes, rounds, trail
+from hanse_dashboard.queries import egress, jobs, metrics, models, nodes, rounds, trail
 from hanse_dashboard.queries.overview import attention, overview, slow_nodes
-from hanse_dashboard.queries.paging import every_row
+from hanse_dashboard.queries.paging import Page, every_row
 
 from .conftest import DATABASES, HOSTILE, NODES, World
 
@@ -126,9 +126,9 @@ def test_nodes_stand_on_two_axes(world: World) -> None:
 
 
 def test_what_left_a_node_is_complete_and_newest_first(world: World) -> None:
-    def read(after: str) -> nodes.Page[nodes.EgressRow]:
+    def read(after: str) -> Page[egress.EgressRow]:
         with world.ledger.read() as view:
-            return nodes.egress_rows(view, "node-1", after=after, limit=2)
+            return egress.egress_rows(view, "node-1", after=after, limit=2)
 
     rows = list(every_row(read, most=100))
     assert [(row.job, row.round, row.bytes) for row in rows] == [
@@ -137,14 +137,14 @@ def test_what_left_a_node_is_complete_and_newest_first(world: World) -> None:
     ]  # fmt: skip
     assert len({row.digest for row in rows if row.job == world.good}) == 3
     with world.ledger.read() as view:
-        totals = nodes.egress_totals(view, "node-1")
+        totals = egress.egress_totals(view, "node-1")
         assert [(row.job, row.contributions, row.bytes) for row in totals] == [
             (world.running, 2, 3000),
             (world.good, 3, 6000),
         ]
-        assert nodes.egress_rows(view, HOSTILE).rows == []
+        assert egress.egress_rows(view, HOSTILE).rows == []
         with pytest.raises(OperatorError):
-            nodes.egress_rows(view, "node-1", after="x~y")
+            egress.egress_rows(view, "node-1", after="x~y")
 
 
 def test_a_node_far_behind_the_others_is_slow(world: World) -> None:
@@ -218,7 +218,7 @@ def test_one_box_finds_entries_jobs_nodes_tokens_and_digests(world: World) -> No
         assert [hit.node for hit in trail.find(view, HOSTILE)] == [HOSTILE]
         assert {hit.kind for hit in trail.find(view, "ab" * 8)} == {"artifact", "model"}
         assert [hit.sequence for hit in trail.find(view, view.head().hash.hex())] == [view.head().sequence]
-        contributed = nodes.egress_rows(view, "node-1").rows[0].digest
+        contributed = egress.egress_rows(view, "node-1").rows[0].digest
         assert "node-1" in {hit.node for hit in trail.find(view, contributed[:12])}
         assert trail.find(view, "nobody") == trail.find(view, "  ") == []
 

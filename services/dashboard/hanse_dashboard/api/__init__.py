@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from hanse_dashboard.api import actions, gallery, reads
+from hanse_dashboard.api import actions, federation, gallery, jobs, nodes
 from hanse_dashboard.faults import Fault
 
 _FAULTS: dict[int | str, dict[str, object]] = {
@@ -16,7 +16,9 @@ _FAULTS: dict[int | str, dict[str, object]] = {
 }
 
 router = APIRouter(prefix="/api/v1", responses=_FAULTS)
-router.include_router(reads.router)
+router.include_router(federation.router)
+router.include_router(jobs.router)
+router.include_router(nodes.router)
 router.include_router(gallery.router)
 router.include_router(actions.router)
 

@@ -11,14 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
+from hanse_dashboard.api.parameters import As
 from hanse_dashboard.api.tables import AS_FILE, Format, csv_file, safe
 from hanse_dashboard.pictures import stored
 from hanse_dashboard.queries.jobs import find_job
 from hanse_dashboard.state import Desk, Viewer
 
 router = APIRouter()
-
-As = Annotated[Format, Query(alias="format", description="`csv`: the whole list as a file.")]
 
 
 @dataclass(frozen=True, kw_only=True)

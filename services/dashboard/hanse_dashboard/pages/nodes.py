@@ -13,6 +13,7 @@ from hanse.ledger import Trust
 from hanse.v1 import control_pb2
 from hanse_dashboard.acting import ActingOperator
 from hanse_dashboard.queries import nodes as queries
+from hanse_dashboard.queries.egress import egress_rows
 from hanse_dashboard.queries.overview import slow_nodes
 from hanse_dashboard.queries.trail import event_rows
 from hanse_dashboard.render import page, url
@@ -96,7 +97,7 @@ def node_page(request: Request, desk: Desk, caller: Viewer, name: str, job: Word
             coordinator_answers=desk.coordinator.presence().answers,
             slow=name in slow_nodes(view, now),
         )
-        left = queries.egress_rows(view, name, job=job, after=after, limit=25)
+        left = egress_rows(view, name, job=job, after=after, limit=25)
         refusals = queries.refusals(view, name)
         events = event_rows(view, node=name, limit=12).rows
     return page(
