@@ -12,12 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import grpc
 import grpc.aio
 
+from hanse.calls import WRITE_FAILED, CallEnd
 from hanse.errors import HanseError, PlatformError, Unreachable
 from hanse.logs import logger
-from hanse.rpc import check_version, error_from_call
+from hanse.rpc import check_version
 from hanse.security import Address
 from hanse.v1 import node_pb2, payload_pb2
 from hanse_agent.identity import NodeIdentity, open_channel
@@ -68,16 +68,15 @@ class Session:
             HanseError: the connection did not come about or broke, or the coordinator sent us away, with its reason.
         """
         call: Any = self.link.stub.Session()
+        end = CallEnd(call, peer=self.link.peer)
         try:
-            welcome = await self._introduce(call, hello)
+            welcome = await self._introduce(call, end, hello)
             self._take_welcome(welcome)
             self.welcomed.set()
             self._on_open(self)
-            await self._converse(call, welcome.heartbeat_s)
-        except grpc.RpcError as error:
-            raise error_from_call(error, peer=self.link.peer) from error
-        except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            raise await self._ending(call) from error
+            await self._converse(call, end, welcome.heartbeat_s)
+        except WRITE_FAILED as error:
+            raise await self._ending(end) from error
         finally:
             self._ended.set()
             call.cancel()
@@ -92,7 +91,7 @@ class Session:
         """End the session in good order once what is queued has been written."""
         self._leaving.set()
 
-    async def _introduce(self, call: Any, hello: node_pb2.Hello) -> node_pb2.Welcome:
+    async def _introduce(self, call: Any, end: CallEnd, hello: node_pb2.Hello) -> node_pb2.Welcome:
         async def introduced() -> node_pb2.Directive | Any:
             await call.write(node_pb2.NodeEvent(hello=hello))
             return await call.read()
@@ -106,7 +105,7 @@ class Session:
                 remedy="If something between ends long streams, let it pass gRPC through.",
             ) from None
         if first is grpc.aio.EOF:
-            raise await self._ending(call)
+            raise await self._ending(end)
         if not first.HasField("welcome"):
             raise PlatformError(f"{self.link.peer} did not begin with a welcome.", code="PROTOCOL")
         check_version(first.welcome.version)
@@ -125,10 +124,10 @@ class Session:
                 remedy="Set it by NTP: certificates depend on it.",
             )
 
-    async def _converse(self, call: Any, heartbeat_s: float) -> None:
+    async def _converse(self, call: Any, end: CallEnd, heartbeat_s: float) -> None:
         tasks = {
             asyncio.create_task(self._write(call)),
-            asyncio.create_task(self._read(call)),
+            asyncio.create_task(self._read(call, end)),
             asyncio.create_task(self._beat(heartbeat_s)),
         }
         try:
@@ -160,7 +159,7 @@ class Session:
             async with asyncio.timeout(GOODBYE_S):
                 await self._ended.wait()
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Any, end: CallEnd) -> None:
         while (directive := await call.read()) is not grpc.aio.EOF:
             which = directive.WhichOneof("directive")
             if which == "heartbeat":
@@ -171,7 +170,7 @@ class Session:
                 self._handler(directive)
         self._ended.set()
         if not self._leaving.is_set():
-            raise await self._ending(call)
+            raise await self._ending(end)
 
     async def _beat(self, every: float) -> None:
         sequence = 0
@@ -186,12 +185,8 @@ class Session:
             self.link.send(heartbeat=node_pb2.Heartbeat(sequence=sequence))
             await asyncio.sleep(every)
 
-    async def _ending(self, call: Any) -> HanseError:
+    async def _ending(self, end: CallEnd) -> HanseError:
         """Why the coordinator ended the stream."""
-        status = await call.code()
-        if status is grpc.StatusCode.OK:
-            return Unreachable(f"{self.link.peer} ended the session.", remedy="The agent connects again by itself.")
-        error = grpc.aio.AioRpcError(
-            status, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
+        return await end.error() or Unreachable(
+            f"{self.link.peer} ended the session.", remedy="The agent connects again by itself."
         )
-        return error_from_call(error, peer=self.link.peer)

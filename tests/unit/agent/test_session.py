@@ -641,6 +641,9 @@ async def test_a_session_ended_at_the_moment_of_the_welcome_ends(authority: Auth
         def cancel(self) -> None:
             pass
 
+        def add_done_callback(self, _: object) -> None:
+            pass
+
     async with a_coordinator(authority, tmp_path) as coordinator:
         config = configure(coordinator, tmp_path)
         session = Session(
