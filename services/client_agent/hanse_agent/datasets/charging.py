@@ -22,9 +22,11 @@ from hanse.learning.series import Series
 from hanse.learning.series_sessions import overlapping, spread_energy
 from hanse.method import DatasetDescription
 from hanse.settings import Duration
+from hanse_agent.datasets.columns import INSTANT, require_columns
+from hanse_agent.datasets.npz_source import NpzNames
 from hanse_agent.datasets.series_grid import STEPS, Repairs, SeriesOptions, described, finished
 from hanse_agent.datasets.series_time import MISSING, check_zone, read_times, to_utc
-from hanse_agent.datasets.sources import INSTANT, NpzNames, open_source, require_columns
+from hanse_agent.datasets.sources import open_source
 
 
 class ChargingSessionsDataset:

@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from hanse.errors import SiteError
 from hanse.learning.series import Series
 from hanse.method import DatasetDescription
+from hanse_agent.datasets.columns import INSTANT, require_columns
+from hanse_agent.datasets.npz_source import NpzNames
 from hanse_agent.datasets.series_grid import (
     STEPS,
     Negative,
@@ -23,7 +25,7 @@ from hanse_agent.datasets.series_grid import (
     on_grid,
 )
 from hanse_agent.datasets.series_time import check_zone, read_times
-from hanse_agent.datasets.sources import INSTANT, NpzNames, open_source, require_columns
+from hanse_agent.datasets.sources import open_source
 
 
 class SeriesDataset:

@@ -21,8 +21,9 @@ from hanse.errors import SiteError
 from hanse.learning.arrays import Float64
 from hanse.learning.series import Series
 from hanse.method import DatasetDescription
+from hanse_agent.datasets.npz_source import NpzNames
 from hanse_agent.datasets.series_grid import STEPS, Repairs, SeriesOptions, described, finished
-from hanse_agent.datasets.sources import NpzNames, open_source
+from hanse_agent.datasets.sources import open_source
 
 __all__ = ["UNSEEN_ZONES", "EvcdpDataset", "read_zones"]
 

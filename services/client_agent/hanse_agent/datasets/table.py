@@ -16,7 +16,9 @@ from hanse.errors import SiteError
 from hanse.method import Column, DatasetDescription
 from hanse.settings import Settings
 from hanse.tables import Table
-from hanse_agent.datasets.sources import NUMERIC, TEXT, NpzNames, Source, no_column, not_a_number, open_source
+from hanse_agent.datasets.columns import NUMERIC, TEXT, Source, no_column, not_a_number
+from hanse_agent.datasets.npz_source import NpzNames
+from hanse_agent.datasets.sources import open_source
 
 Scalar = bool | int | float | str
 # Dtypes that a declared schema may name beside NumPy's: any number, or text.

@@ -15,7 +15,9 @@ from hanse.method import Predictions
 from hanse.payload import Payload
 from hanse.payload.boosting import MODEL
 from hanse.payload.kinds import read_document
-from hanse_agent.datasets.sources import NUMERIC, NpzNames, open_source
+from hanse_agent.datasets.columns import NUMERIC
+from hanse_agent.datasets.npz_source import NpzNames
+from hanse_agent.datasets.sources import open_source
 
 _IMAGE = "model.payload"
 
