@@ -51,7 +51,11 @@ __all__ = [
 
 
 class Purpose(StrEnum):
-    """What a phase is for. The engine never hands an unseen node's contribution to a training phase."""
+    """What a phase is for. The engine never hands an unseen node's contribution to a training phase.
+
+    `adapt` is for the nodes' own sake: what they make of the model at home, or that they have it at all. It needs no
+    contribution and waits for nobody who is away.
+    """
 
     TRAIN = "train"
     ADAPT = "adapt"

@@ -44,7 +44,7 @@ def needed_to_open(selection: Selection, purpose: Purpose) -> int:
 def quorum(selection: Selection, assigned: Collection[str], purpose: Purpose = Purpose.TRAIN) -> int:
     """How many contributions a phase with these assigned nodes needs.
 
-    Adapting needs none: it is for the unseen nodes' own sake, and no round waits because they are away.
+    Adapting needs none: it is for the nodes' own sake, and no job waits because they are away.
     """
     if purpose is Purpose.ADAPT:
         return 0

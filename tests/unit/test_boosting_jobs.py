@@ -229,6 +229,23 @@ def test_every_node_gets_the_finished_model_and_predicts_with_it(tmp_path: Path)
         np.testing.assert_allclose(found["probability_1"], expected[:, 1], atol=1e-6)
 
 
+class Away(BoostingLearner):
+    """Away when the model is delivered."""
+
+    def perform(self, assignment: Assignment) -> Payload:
+        if assignment.phase == "deliver":
+            raise SiteError("This node is away.", code="NODE_GONE")
+        return super().perform(assignment)
+
+
+def test_a_finished_model_that_reaches_no_node_is_the_result_all_the_same() -> None:
+    datasets = split(random_table(60, seed=5), parts(60, 2))
+    result = run(datasets, specification(rounds=1), learner=Away)
+    assert result.model is not None
+    assert set(result.phases[-1].refusals) == set(datasets)
+    assert result.value("nodes_with_the_model", scope=Scope.AGGREGATION) == 0
+
+
 def test_a_node_without_the_model_says_so(tmp_path: Path) -> None:
     datasets = split(random_table(60, seed=5), parts(60, 1))
     run(datasets, specification(rounds=1, deliver_model=False), workdir=tmp_path)

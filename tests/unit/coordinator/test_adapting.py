@@ -1,4 +1,4 @@
-"""A phase of purpose `adapt` is for unseen nodes' own sake: no job waits, and none pauses, because they are away."""
+"""A phase of purpose `adapt` is for the nodes' own sake: no job waits, and none pauses, because they are away."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from hanse.errors import Owner, Reason
+from hanse.method import JobContext, Phase
+from hanse.payload.documents import document_payload
+from hanse_aggregator.plugins.delivering import DELIVER, delivery
 from tests.unit.coordinator.engine_federation import PHASES_A_ROUND, AddingCall, Federation
 
 NAMES = ["ada", "ben", "zoe"]
@@ -87,5 +90,65 @@ def test_a_job_goes_on_at_once_when_the_unseen_nodes_are_away(tmp_path: Path) ->
 
         federation.nodes["ada"].behaviour = goodbye
         assert await finished(federation) == [*ROUND, ("adapt", 0), ("evaluate", 2)] * 2
+
+    run(tmp_path, scenario)
+
+
+def _delivering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's only round is followed by the delivery of its model."""
+    job = JobContext(id="j", name="j", method="adding", dataset="numbers", rounds=1)
+    nothing = document_payload("nothing", {})
+    asked = delivery(Phase(job=job, name="evaluate", round=1, instruction=nothing), nothing)
+
+    def following(call: AddingCall) -> tuple[str, int, str, str] | None:
+        if call.phase is None:
+            return PHASES_A_ROUND[0], 1, "train", "selected"
+        return None if call.phase.name == DELIVER else (DELIVER, 1, asked.purpose.value, asked.audience.value)
+
+    monkeypatch.setattr(AddingCall, "_next", following)
+
+
+async def delivered(federation: Federation) -> tuple[list[str], dict[str, str]]:
+    """Who was absent when the delivery opened, and what became of the others', of a job that ends well."""
+    job = await federation.submit(
+        rounds=1, evaluation={"every": 1, "unseen": ["zoe"]}, selection={"minimum_nodes": 2, "deadline": "60s"}
+    )
+    record = await federation.until(job)
+    assert (record.state, record.reason) == ("succeeded", None)
+    assert record.model_digest is not None
+    opened = [event.facts for event in federation.events("phase_opened")]
+    with federation.ledger.read() as view:
+        last = view.phases(job)[-1]
+        assert (last.name, last.quorum, last.state) == (DELIVER, 0, "closed")
+        return opened[-1]["absent"], {a.node: a.state.value for a in view.assignments(last.id)}
+
+
+def test_a_finished_model_is_the_result_though_some_are_away_when_it_is_delivered_and_the_ledger_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _delivering(monkeypatch)
+
+    async def scenario(federation: Federation) -> None:
+        def goodbye(_assign: object) -> None:
+            federation.nodes["ada"].behaviour = lambda _assign: None
+            federation.nodes["zoe"].disconnect()
+            federation.sessions.forget("zoe")
+
+        federation.nodes["ada"].behaviour = goodbye
+        federation.nodes["ben"].behaviour = lambda assign: UNWILLING if assign.phase == DELIVER else None
+        assert await delivered(federation) == (["zoe"], {"ada": "delivered", "ben": "refused"})
+
+    run(tmp_path, scenario)
+
+
+def test_a_finished_model_is_the_result_though_it_reaches_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _delivering(monkeypatch)
+
+    async def scenario(federation: Federation) -> None:
+        for node in federation.nodes.values():
+            node.behaviour = lambda assign: UNWILLING if assign.phase == DELIVER else None
+        assert await delivered(federation) == ([], dict.fromkeys(NAMES, "refused"))
 
     run(tmp_path, scenario)

@@ -9,9 +9,7 @@ from hanse.evaluation import EvaluationAggregation
 from hanse.learning.metrics import RANKS
 from hanse.learning.objectives import Objective, make_objective
 from hanse.method import Contribution, MetricValue, Outcome, Phase, Scope
-from hanse.payload import Payload
-from hanse.payload.boosting import DELIVERED, BoostingInstruction
-from hanse.payload.kinds import read_document
+from hanse.payload.boosting import BoostingInstruction
 from hanse_aggregator.plugins.boosting_config import config_of
 from hanse_aggregator.plugins.boosting_models import aggregation_metric, delivery, model_of, next_round
 from hanse_aggregator.plugins.boosting_state import BoostingState
@@ -89,24 +87,3 @@ def expected_metrics(objective: Objective) -> dict[str, tuple[int, ...]]:
         return {"mse": (2,)}
     shapes: dict[str, tuple[int, ...]] = {"log_loss": (2,), "confusion": (objective.classes, objective.classes)}
     return shapes | ({"ranking": (2, RANKS)} if objective.outputs == 1 else {})
-
-
-class DeliveryAggregation:
-    """The finished model has reached the nodes: nothing is added up, and the job ends."""
-
-    def __init__(self, state: Payload | None) -> None:
-        self._state = state
-        self._nodes = 0
-
-    def add(self, contribution: Contribution) -> None:
-        """Count a node that has the model."""
-        read_document(contribution.payload, DELIVERED)
-        self._nodes += 1
-
-    def finish(self) -> Outcome:
-        """The end of the job."""
-        return Outcome(
-            next_phase=None,
-            state=self._state,
-            metrics=(aggregation_metric("nodes_with_the_model", float(self._nodes)),),
-        )

@@ -15,6 +15,7 @@ from hanse.method import Audience, JobContext, MetricValue, Outcome, Phase, Pict
 from hanse.payload import Payload
 from hanse.payload.boosting import MODEL, BoostingInstruction, Frontier, delivery_payload
 from hanse.payload.kinds import document_payload, read_trees, trees_payload
+from hanse_aggregator.plugins import delivering
 from hanse_aggregator.plugins.boosting_config import config_of
 from hanse_aggregator.plugins.boosting_state import BoostingState
 
@@ -117,7 +118,7 @@ def delivery(phase: Phase, model: bytes) -> Phase | None:
     """The phase that hands the finished model, an artifact, to every node; None where the job does not want it."""
     if not config_of(phase.job).deliver_model:
         return None
-    return phase.then("deliver", delivery_payload(model), purpose=Purpose.EVALUATE, audience=Audience.ALL)
+    return delivering.delivery(phase, delivery_payload(model))
 
 
 def model_of(job: JobContext, instruction: BoostingInstruction, *, rounds: int | None = None) -> Payload:

@@ -18,15 +18,16 @@ import pydantic
 from hanse.errors import MethodError, OperatorError
 from hanse.method import Aggregation, JobContext, Phase
 from hanse.payload import Payload
-from hanse.payload.boosting import BoostingInstruction, Schema
+from hanse.payload.boosting import DELIVERED, BoostingInstruction, Schema
 from hanse_aggregator.plugins.boosting_base import BaseModel
 from hanse_aggregator.plugins.boosting_config import FedScsConfig, config_of
-from hanse_aggregator.plugins.boosting_evaluation import BoostingEvaluation, DeliveryAggregation
+from hanse_aggregator.plugins.boosting_evaluation import BoostingEvaluation
 from hanse_aggregator.plugins.boosting_histograms import HistogramAggregation
 from hanse_aggregator.plugins.boosting_models import next_round
 from hanse_aggregator.plugins.boosting_rounds import AtomAggregation, SketchAggregation
 from hanse_aggregator.plugins.boosting_setup import SetupAggregation
 from hanse_aggregator.plugins.boosting_state import BoostingState
+from hanse_aggregator.plugins.delivering import DELIVER, DeliveryAggregation
 
 __all__ = ["FedScsConfig", "HistogramSplitFinder"]
 
@@ -75,8 +76,8 @@ class HistogramSplitFinder:
     def open(self, phase: Phase, state: Payload | None) -> Aggregation:
         """Begin the aggregation of a phase."""
         job = phase.job
-        if phase.name == "deliver":
-            return DeliveryAggregation(state)
+        if phase.name == DELIVER:
+            return DeliveryAggregation(state, DELIVERED)
         instruction = BoostingInstruction.from_payload(phase.instruction)
         if phase.name == "prepare":
             base = None if job.continue_from is None else BaseModel.read(job.continue_from, instruction.parameters)

@@ -23,11 +23,12 @@ from hanse.method import Aggregation, Contribution, JobContext, MetricValue, Out
 from hanse.models import Role
 from hanse.payload import Payload
 from hanse.payload.documents import document_payload
-from hanse.payload.models import Delta, model_state_payload
+from hanse.payload.models import DELIVERED, Delta, model_state_payload
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
 from hanse_aggregator.plugins.averaging_round import EVALUATE, Arrays, Carried, ModelRound, job_model
+from hanse_aggregator.plugins.delivering import DELIVER, DeliveryAggregation
 from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation
-from hanse_aggregator.plugins.xan_selection import DELIVER, Delivery, judge, selected_round
+from hanse_aggregator.plugins.xan_selection import judge, selected_round
 
 BATCH_SCORE, INSTANCE_SCORE = "score_batchnorm", "score_instancenorm"
 MEAN, VARIANCE = "running_mean", "running_var"
@@ -108,7 +109,7 @@ class XanAveraging(Averaging):
         """Begin a training or an evaluation phase, or the delivery of the selected model."""
         config = self.config(phase.job)
         if phase.name == DELIVER:
-            return Delivery(state)
+            return DeliveryAggregation(state, DELIVERED)
         if phase.name != EVALUATE or config.select == "last" or state is None:
             return super().open(phase, state)
 

@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import MethodError
-from hanse.method import Audience, Contribution, MetricValue, Outcome, Phase, Purpose, Scope
+from hanse.method import MetricValue, Phase, Scope
 from hanse.models import Role
 from hanse.payload import Payload
-from hanse.payload.documents import read_document
-from hanse.payload.models import DELIVERED, model_state_payload, read_roles
+from hanse.payload.models import model_state_payload, read_roles
 from hanse.payload.safetensors import read_safetensors
 from hanse_aggregator.plugins.averaging import aggregation_metric
 from hanse_aggregator.plugins.averaging_round import MODEL_FILE, Carried, model_payload
+from hanse_aggregator.plugins.delivering import delivery
 from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, weighted_mean
 
-DELIVER = "deliver"
 SELECTED = "selected_"
 """Begins the names of figures of the model that is the result so far."""
 
@@ -98,28 +97,6 @@ def judge(
     )
 
 
-class Delivery:
-    """The model that is the result has reached the nodes: nothing is added up, and the job ends."""
-
-    def __init__(self, state: Payload | None) -> None:
-        self._state = state
-        self._nodes = 0
-
-    def add(self, contribution: Contribution) -> None:
-        """Count a node that has the model.
-
-        Raises:
-            InvalidPayload: another reply than that it came.
-        """
-        read_document(contribution.payload, DELIVERED)
-        self._nodes += 1
-
-    def finish(self) -> Outcome:
-        """The end of the job."""
-        metrics = (aggregation_metric("nodes_with_the_model", float(self._nodes)),)
-        return Outcome(next_phase=None, state=self._state, metrics=metrics)
-
-
 def _delivery(phase: Phase, best: dict[str, Any]) -> Phase:
     """The phase that brings an earlier round's model to all nodes, to unseen ones with what they read it by."""
     job = phase.job
@@ -136,7 +113,7 @@ def _delivery(phase: Phase, best: dict[str, Any]) -> Phase:
             with suppress(KeyError):  # a long job: it was let go, and the averages are read in its place
                 payload = job.fetch(bytes.fromhex(best["ensemble"]))
         personal = dict.fromkeys(job.evaluation.unseen, payload)
-    return phase.then(DELIVER, instruction, purpose=Purpose.EVALUATE, audience=Audience.ALL, personal=personal)
+    return delivery(phase, instruction, personal)
 
 
 def _plain(metrics: tuple[MetricValue, ...]) -> list[list[Any]]:

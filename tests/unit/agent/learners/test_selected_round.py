@@ -44,11 +44,11 @@ def _fresh() -> None:
     Remembering.kept.clear()
 
 
-def trained(folder: Path, **changes: Any) -> HarnessResult:
+def trained(folder: Path, learner: type[GperxanLearner] = Remembering, **changes: Any) -> HarnessResult:
     """A run whose best round is not its last, its model in `folder/model`, and images in `folder/images`."""
     changes = {"rounds": 5, "seed": 3, "evaluation": {"every": 1, "unseen": [UNSEEN]}, **changes}
     job = image_job(**changes, training={"learning_rate": 0.3, "schedule": "constant"})
-    result = Harness("gperxan", domains(4), job, folder / "work", learner=Remembering).run()
+    result = Harness("gperxan", domains(4), job, folder / "work", learner=learner).run()
     assert result.model is not None
     (folder / "model").mkdir()
     for name, array in result.model.arrays.items():
@@ -69,8 +69,8 @@ def chances(folder: Path, node: str, own: Path | None, model: Path | None = None
 
 
 def state(folder: Path, node: str) -> Path:
-    (version,) = (folder / "work" / "nodes" / node).iterdir()
-    return version
+    """The node's state; a refused assignment leaves its unfinished folder, of a higher number."""
+    return min((folder / "work" / "nodes" / node).iterdir(), key=lambda version: int(version.name))
 
 
 def written(folder: Path, own: Any, number: int) -> Path:
@@ -98,7 +98,7 @@ def test_a_node_predicts_with_the_selected_model_and_its_own_arrays_of_that_roun
     assert result.value("selected_accuracy", scope=Scope.UNSEEN) == pytest.approx(accuracy)
     assert max(Remembering.kept) <= 2
     last = result.phases[-1]
-    assert (last.name, last.round, last.purpose) == ("deliver", 5, Purpose.EVALUATE)
+    assert (last.name, last.round, last.purpose) == ("deliver", 5, Purpose.ADAPT)
     assert result.value("nodes_with_the_model", scope=Scope.AGGREGATION) == 4
     before = result.phases[-2].outcome.next_phase
     assert before is not None
@@ -117,6 +117,36 @@ def test_where_no_batch_normalisation_leaves_the_nodes_each_still_has_its_own_of
     accuracy = float((stranger.columns["class"] == domains(4)[UNSEEN].images.labels).mean())
     assert "in_only" in stranger.columns["read"][0]
     assert result.value("selected_accuracy", scope=Scope.UNSEEN) == pytest.approx(accuracy)
+
+
+class Away(GperxanLearner):
+    """Trains, and is away when the model is delivered; of `node-0` alone, or everywhere."""
+
+    everywhere: ClassVar[bool] = False
+
+    def perform(self, assignment: Assignment) -> Payload:
+        if assignment.phase == "deliver" and (self.everywhere or assignment.node == "node-0"):
+            raise SiteError("This node is away.", code="NODE_GONE")
+        return super().perform(assignment)
+
+
+class AllAway(Away):
+    everywhere = True
+
+
+@pytest.mark.parametrize(("learner", "reached"), [(Away, 3), (AllAway, 0)])
+def test_a_job_succeeds_whoever_is_away_when_its_model_is_delivered(
+    tmp_path: Path, learner: type[Away], reached: int
+) -> None:
+    result = trained(tmp_path, learner=learner)
+    assert 1 <= selected(result) < 5
+    assert result.phases[-1].name == "deliver"
+    assert result.value("nodes_with_the_model", scope=Scope.AGGREGATION) == reached
+    assert set(result.phases[-1].refusals) == (set(domains(4)) if reached == 0 else {"node-0"})
+    assert result.model is not None
+    # What such a node has is the last round's, and its predictions say so.
+    found = learner(domains(4)["node-0"]).predict(state(tmp_path, "node-0"), tmp_path / "images" / "node-0")
+    assert found.columns["read"][0].endswith("own batch normalisation (round 5)")
 
 
 def test_a_result_of_the_last_round_is_there_already(tmp_path: Path) -> None:

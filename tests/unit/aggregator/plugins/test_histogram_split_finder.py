@@ -175,7 +175,7 @@ def test_the_last_round_ends_the_job_with_a_booster_in_both_formats() -> None:
     outcome = grown(job(rounds=1))
     assert outcome.model is not None
     delivery = next_of(outcome)
-    assert (delivery.name, delivery.purpose, delivery.audience) == ("deliver", Purpose.EVALUATE, Audience.ALL)
+    assert (delivery.name, delivery.purpose, delivery.audience) == ("deliver", Purpose.ADAPT, Audience.ALL)
     assert delivery.instruction.references == (outcome.model.digest,)
     assert outcome.model in outcome.stored
     assert close(delivery, outcome.state, a=document_payload(DELIVERED, {})).next_phase is None
