@@ -17,6 +17,7 @@ from hanse import __version__, logs
 from hanse.errors import FencedOut, HanseError, OperatorError
 from hanse.ledger import Ledger
 from hanse.observability import PlainPort, tracing
+from hanse.open_files import allow_many_open_files
 from hanse.rpc import set_serving
 from hanse.security import write_atomically
 from hanse_coordinator.leadership import Lead, Leadership
@@ -187,6 +188,7 @@ def main() -> None:
             with Ledger.open(settings.ledger_url) as ledger:
                 ledger.migrate()
             return
+        allow_many_open_files()
         asyncio.run(_serve(settings))
     except HanseError as error:
         print(f"hanse-coordinator: {error}", file=sys.stderr)  # noqa: T201 - the one line that a person must see
