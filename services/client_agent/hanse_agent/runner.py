@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hanse.errors import Conflict
 from hanse.logs import logger
 from hanse.observability import PlainPort, tracing
+from hanse.open_files import allow_many_open_files
 from hanse.rpc import set_serving
 from hanse_agent import metrics
 from hanse_agent.agent import NodeAgent
@@ -28,6 +29,7 @@ async def run_agents(configs: Sequence[AgentConfig], *, metrics_listen: str = ""
     Raises:
         HanseError: the first reason why an identity could not run or go on.
     """
+    allow_many_open_files()
     states = [config.state for config in configs]
     if len(set(states)) < len(states):
         raise Conflict(
