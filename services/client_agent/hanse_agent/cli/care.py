@@ -13,23 +13,22 @@ from hanse.cli import command as commands
 from hanse.cli.command import Run, command
 from hanse.cli.output import Answer, Exit, UsageError
 from hanse.errors import HanseError, Owner, Reason
+from hanse_agent.cli.arguments import CONFIG, DEFAULT_CONFIG
 
 if TYPE_CHECKING:
     from hanse.configuration import Loaded
     from hanse_agent.doctor import Finding
     from hanse_agent.settings import AgentConfig
 
-DEFAULT_CONFIG = Path("agent.yaml")
 DEFAULT_IDLE = "65s"
-CONFIG = Annotated[Path, typer.Argument(metavar="CONFIG", envvar="HANSE_AGENT_CONFIG", help="The node's agent.yaml.")]
 IDLE = Annotated[
     str,
     typer.Option("--idle", metavar="DURATION", help="How long an idle connection has to hold; 0s leaves it out."),
 ]
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Give `hanse-agent` these commands."""
+def add_to(app: typer.Typer) -> None:
+    """Register `hanse-agent doctor`, `report` and `leave`."""
     command(app, "doctor", state="")(doctor)
     command(app, "report", state="")(report)
     command(app, "leave", state="")(leave)
