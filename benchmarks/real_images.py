@@ -104,7 +104,6 @@ def resnet50() -> None:
             "method_config": {
                 "model": {"classes": 7, "norm": "xan"},
                 "training": {"batch_size": 2, "local_steps": 1, "schedule": "standard"},
-                "select": "last",
             },
         }
     )
