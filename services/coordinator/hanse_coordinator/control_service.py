@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
@@ -13,9 +12,9 @@ from typing import Any
 import grpc.aio
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, HanseError, NotFound, OperatorError, Unauthenticated
+from hanse.errors import HanseError, NotFound, OperatorError
 from hanse.jobs import JobSpecification
-from hanse.ledger import Job, JobState, Transaction, View, verify
+from hanse.ledger import Job, JobState, View, verify
 from hanse.ledger.records import OperatorToken as TokenRecord
 from hanse.payload.desk import serve
 from hanse.rpc import check_version, version
@@ -28,6 +27,7 @@ from hanse_coordinator.engine import Engine
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.membership import Membership
 from hanse_coordinator.node_service import PROGRAM, NodeService
+from hanse_coordinator.operator_tokens import add_token, check_role, require, revoke_token
 from hanse_coordinator.sessions import Sessions
 from hanse_coordinator.states import JobEvent
 
@@ -64,28 +64,9 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         self._aggregators = aggregators
 
     async def _require(self, context: Context, role: Role) -> TokenRecord:
-        """The caller, who must hold at least `role`.
-
-        Raises:
-            Unauthenticated: no token, or one that is unknown, expired or revoked.
-            Forbidden: its role is not enough.
-        """
+        """The caller, who must hold at least `role`; see `operator_tokens.require`."""
         shown = OperatorToken.from_metadata(context.invocation_metadata() or ())
-        known = await self._ledger.read(lambda view: view.find_token(shown.token_id))
-        if known is None or not shown.matches(bytes.fromhex(known.secret_hash)):
-            raise Unauthenticated(
-                "the token is not known here.",
-                remedy="Check that it belongs to this federation; an administrator makes tokens.",
-                code="TOKEN_UNKNOWN",
-            )
-        if known.revoked_at is not None:
-            raise Unauthenticated(f"token '{known.name}' was revoked.", code="TOKEN_REVOKED")
-        if known.expires_at is not None and time.time() >= known.expires_at:
-            raise Unauthenticated(
-                f"token '{known.name}' has expired.", remedy="Ask for a new one.", code="TOKEN_EXPIRED"
-            )
-        _check_role(known, role)
-        return known
+        return await require(self._ledger, shown, role)
 
     # ---- Federation
     async def GetFederation(  # noqa: N802 - the contract's names
@@ -321,7 +302,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         if known is None or known.kind not in {"picture", "model"}:
             raise NotFound(f"there is no picture or model {request.digest.hex()[:12]}….")
         if known.kind == "model":
-            _check_role(caller, Role.RESEARCHER)
+            check_role(caller, Role.RESEARCHER)
         async for chunk in serve(self._store, request.digest):
             yield chunk
 
@@ -355,50 +336,8 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
     ) -> control_pb2.OperatorToken:
         """Revoke a token; its next call is refused."""
         caller = await self._require(context, Role.ADMIN)
-
-        def work(tx: Transaction) -> TokenRecord:
-            others = [item for item in tx.tokens() if item.id != request.id and _is_good_admin(item, tx.now)]
-            if not others and _is_good_admin(tx.token(request.id), tx.now):
-                raise Conflict(
-                    "this is the last administrator's token: without it nobody could make another.",
-                    remedy="Make a new one first (`hanse token create NAME --role admin`).",
-                    code="LAST_ADMIN",
-                )
-            record = tx.revoke_token(request.id)
-            tx.event("token_revoked", actor=caller.name, body={"token": record.id, "name": record.name})
-            return record
-
-        return views.token(await self._ledger.write(work))
-
-
-def add_token(
-    tx: Transaction, secret: OperatorToken, *, name: str, role: Role, valid: timedelta, actor: str
-) -> TokenRecord:
-    """Record a token by its hash."""
-    tx.add_token(
-        id=secret.token_id,
-        name=name,
-        role=role.value,
-        secret_hash=secret.digest.hex(),
-        created_by=actor,
-        expires_at=tx.now + valid.total_seconds(),
-    )
-    tx.event("token_created", actor=actor, body={"token": secret.token_id, "name": name, "role": role.value})
-    return tx.token(secret.token_id)
-
-
-def _is_good_admin(token: TokenRecord, now: float) -> bool:
-    good = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
-    return good and Role(token.role) is Role.ADMIN
-
-
-def _check_role(token: TokenRecord, role: Role) -> None:
-    if not Role(token.role).allows(role):
-        raise Forbidden(
-            f"token '{token.name}' has the role {token.role}; this needs {role.value}.",
-            remedy="An administrator can make a token with that role.",
-            code="ROLE",
-        )
+        record = await self._ledger.write(lambda tx: revoke_token(tx, request.id, actor=caller.name))
+        return views.token(record)
 
 
 def _seconds(value: float, what: str) -> timedelta:

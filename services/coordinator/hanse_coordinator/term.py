@@ -30,7 +30,7 @@ from hanse.security import (
 )
 from hanse.v1 import control_pb2_grpc, node_pb2_grpc
 from hanse_coordinator.aggregators import AggregatorPool
-from hanse_coordinator.control_service import ControlService, add_token
+from hanse_coordinator.control_service import ControlService
 from hanse_coordinator.drain import RunningUploads
 from hanse_coordinator.engine import Engine
 from hanse_coordinator.leadership import Lead
@@ -38,6 +38,7 @@ from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.membership import Membership
 from hanse_coordinator.metrics import CoordinatorMetrics
 from hanse_coordinator.node_service import NodeService
+from hanse_coordinator.operator_tokens import add_token
 from hanse_coordinator.retention import keep_deleting, keep_sweeping
 from hanse_coordinator.sessions import Sessions
 from hanse_coordinator.settings import CoordinatorSettings
