@@ -9,23 +9,24 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, NotFound, OperatorError
+from hanse.errors import Conflict
 from hanse.jobs import JobSpecification
-from hanse.ledger import JobState, Transaction, View, records
-from hanse.ledger.chain import canonical_json
-from hanse.ledger.states import AssignmentState, Decision
+from hanse.ledger import JobState, View, records
+from hanse.ledger.states import Decision
 from hanse.payload import Payload
-from hanse.rpc import from_proto, to_proto
+from hanse.rpc import from_proto
 from hanse.v1 import node_pb2
 from hanse_coordinator import unreadable
 from hanse_coordinator.aggregators import AggregatorPool
 from hanse_coordinator.collecting import Surroundings
 from hanse_coordinator.inputs import Command, Connected, Delivered, Input, Replied, Settled, Wake
 from hanse_coordinator.ledger_thread import LedgerThread
+from hanse_coordinator.past_work import past_assignment, settle_in_hand, take_late, tell_what_ended
 from hanse_coordinator.runner import JobRunner
 from hanse_coordinator.sessions import NodeSession, Sessions
 from hanse_coordinator.settings import CoordinatorSettings
-from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, JobEvent, step
+from hanse_coordinator.states import AssignmentEvent, JobEvent
+from hanse_coordinator.submission import add_job, base_model, check_method
 
 __all__ = ["Engine"]
 
@@ -34,8 +35,6 @@ _DECISIONS = {
     node_pb2.OfferReply.DECISION_REFUSED: Decision.REFUSED,
     node_pb2.OfferReply.DECISION_AWAITING_APPROVAL: Decision.AWAITING_APPROVAL,
 }
-# How many of a node's ended jobs it is reminded of when it connects.
-_RECENT_JOBS = 20
 _LIVE = [state for state in JobState if not state.ended]
 
 
@@ -111,56 +110,12 @@ class Engine:
                 that does not exist.
             NotFound, Conflict: the job to continue from is unknown, of another method, not over, or has no model.
         """
-        await self._check_method(spec)
-        base = await self._base_model(spec, continue_from) if continue_from else None
-
-        def work(tx: Transaction) -> records.Job:
-            for node in spec.evaluation.unseen:
-                if tx.find_node(node) is None:
-                    raise OperatorError(
-                        f"evaluation.unseen names '{node}', which is not a node of this federation.",
-                        remedy="`hanse node list` shows the names.",
-                    )
-            document = canonical_json(spec.model_dump(mode="json"))
-            job = tx.add_job(
-                name=spec.name,
-                method=spec.method,
-                dataset=spec.dataset,
-                specification=document,
-                submitted_by=actor,
-                rounds=spec.rounds,
-                seed=spec.seed,
-                continue_from=base,
-            )
-            tx.event("job_submitted", job=job, actor=actor, body={"specification": document})
-            return tx.job(job)
-
-        job = await self._around.ledger.write(work)
+        around = self._around
+        await check_method(around.aggregators, spec)
+        base = base_model(spec, await self.find(continue_from)) if continue_from else None
+        job = await around.ledger.write(lambda tx: add_job(tx, spec, actor=actor, base=base))
         self._run(job)
         return job
-
-    async def _check_method(self, spec: JobSpecification) -> None:
-        plugins = await self._around.aggregators.describe()
-        if spec.method not in plugins:
-            raise OperatorError(
-                f"no aggregator of this federation knows the method '{spec.method}'.",
-                remedy=f"Known are: {', '.join(sorted(plugins)) or 'none'}.",
-                code="UNKNOWN_METHOD",
-            )
-        await self._around.aggregators.check_configuration(spec.method, spec.method_config)
-
-    async def _base_model(self, spec: JobSpecification, name: str) -> str:
-        base = await self.find(name)
-        if base.method != spec.method:
-            raise Conflict(f"job '{base.name}' is of method {base.method}, not {spec.method}.")
-        if not base.state.ended:
-            raise Conflict(
-                f"job '{base.name}' is {base.state.value}: its model may still change.",
-                remedy="Wait until it ends, or cancel it.",
-            )
-        if not base.model_digest:
-            raise Conflict(f"job '{base.name}' has no model to continue from.")
-        return base.id
 
     async def find(self, name: str) -> records.Job:
         """A job by id, or the newest of a name. Raises NotFound."""
@@ -213,32 +168,9 @@ class Engine:
     async def connected(self, session: NodeSession, *, fresh: bool) -> None:
         """A session is open: offers, unfinished assignments, and a word on everything it still has in hand."""
         for in_hand in session.hello.in_hand:
-            await self._settle_in_hand(session, in_hand)
-        await self._tell_what_ended(session)
+            await settle_in_hand(self._around.ledger, session, in_hand)
+        await tell_what_ended(self._around.ledger, session)
         self._post_to_all(Connected(session, fresh))
-
-    async def _tell_what_ended(self, session: NodeSession) -> None:
-        """Jobs of the node that ended, perhaps while it was away: it need not keep anything for them."""
-
-        def read(view: View) -> list[records.Job]:
-            took_part = view.participations_of(session.node, states=[state for state in JobState if state.ended])
-            return [view.job(item.job) for item in took_part[-_RECENT_JOBS:]]
-
-        for job in await self._around.ledger.read(read):
-            session.send(job_ended=node_pb2.JobEnded(job=job.id, state=job.state.value))
-
-    async def _settle_in_hand(self, session: NodeSession, work: node_pb2.WorkInHand) -> None:
-        found = await self._around.ledger.read(lambda view: view.find_assignment(work.assignment))
-        if found is not None and found.node == session.node and not found.state.ended:
-            return
-        if found is not None and found.node == session.node and found.state is AssignmentState.DELIVERED:
-            given = await self._around.ledger.read(lambda view: view.contribution(work.assignment))
-            digest = bytes.fromhex(given.digest) if given else b""
-            session.send(receipt=node_pb2.Receipt(assignment=work.assignment, fence=work.fence, digest=digest))
-            return
-        reason = (found.reason if found else None) or _over(work.assignment).reason
-        withdraw = node_pb2.Withdraw(assignment=work.assignment, fence=work.fence, reason=to_proto(reason))
-        session.send(withdraw=withdraw)
 
     def node_changed(self) -> None:
         """A node came, went, or stopped counting as present."""
@@ -272,15 +204,7 @@ class Engine:
         """
         if runner := self._holder(assignment):
             return runner.check(node, assignment, fence)
-        return await self._past(node, assignment)
-
-    async def _past(self, node: str, assignment: str) -> records.Assignment:
-        found = await self._around.ledger.read(lambda view: view.find_assignment(assignment))
-        if found is None:
-            raise NotFound(f"there is no assignment {assignment[:64]}.")
-        if found.node != node:
-            raise Forbidden(f"assignment {assignment} is not of node '{node}'.", code="NOT_YOURS")
-        return found
+        return await past_assignment(self._around.ledger, node, assignment)
 
     async def deliver(self, node: str, assignment: str, fence: int, digest: bytes, size: int) -> bool:
         """Record a contribution whose bytes are in the store. False: it came too late and is only recorded.
@@ -290,7 +214,7 @@ class Engine:
         """
         runner = self._holder(assignment)
         if runner is None:
-            return await self._deliver_late(await self._past(node, assignment), digest.hex(), size)
+            return await self._deliver_late(node, assignment, digest.hex(), size)
         recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         runner.post(Delivered(node, assignment, fence, digest.hex(), size, recorded))
         try:
@@ -298,39 +222,12 @@ class Engine:
         except Conflict as error:
             if error.code != "PHASE_OVER":
                 raise
-        return await self._deliver_late(await self._past(node, assignment), digest.hex(), size)
+        return await self._deliver_late(node, assignment, digest.hex(), size)
 
-    async def _deliver_late(self, assignment: records.Assignment, digest: str, size: int) -> bool:
-        retention = self._around.settings.retention.total_seconds()
-
-        def work(tx: Transaction) -> bool:
-            known = tx.contribution(assignment.id)
-            if known is not None:
-                if known.digest != digest:
-                    raise Conflict(
-                        f"assignment {assignment.id} was answered already, with other bytes.",
-                        code="ALREADY_CONTRIBUTED",
-                    )
-                return not known.late
-            late = step(ASSIGNMENT, tx.assignment(assignment.id).state, AssignmentEvent.DELIVER, what="the assignment")
-            tx.add_artifact(
-                digest=digest, size=size, kind="contribution", job=assignment.job, retain_until=tx.now + retention
-            )
-            tx.add_contribution(
-                assignment=assignment.id,
-                phase=assignment.phase,
-                job=assignment.job,
-                node=assignment.node,
-                digest=digest,
-                size=size,
-                late=True,
-            )
-            tx.update_assignment(assignment.id, state=late.state)
-            body = {"phase": assignment.phase, "digest": digest, "bytes": size, "late": True}
-            tx.event("contribution", job=assignment.job, node=assignment.node, body=body)
-            return False
-
-        return await self._around.ledger.write(work)
+    async def _deliver_late(self, node: str, assignment: str, digest: str, size: int) -> bool:
+        ledger, retention = self._around.ledger, self._retention
+        found = await past_assignment(ledger, node, assignment)
+        return await ledger.write(lambda tx: take_late(tx, found, digest, size, retention_s=retention))
 
     async def recorded(self, node: str, assignment: str) -> records.Contribution | None:
         """What a node has already contributed to an assignment."""
@@ -344,7 +241,7 @@ class Engine:
         if runner is not None and runner.phase is not None and runner.phase.assignments[assignment].node == node:
             phase = runner.phase.record  # as the ledger has it
         else:
-            found = await self._past(node, assignment)
+            found = await past_assignment(self._around.ledger, node, assignment)
             phase = await self._around.ledger.read(lambda view: view.phase(found.phase))
         roots = [phase.instruction_digest, phase.personal.get(node)]
         if digest.hex() in roots:
@@ -365,7 +262,3 @@ class Engine:
             if runner.phase is not None and assignment in runner.phase.assignments:
                 return runner
         return None
-
-
-def _over(assignment: str) -> Conflict:
-    return Conflict(f"assignment {assignment[:64]} is over.", code="PHASE_OVER")
