@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hanse.payload import Payload
 
 __all__ = [
+    "HELD_OUT",
     "Aggregation",
     "AggregatorPlugin",
     "Assignment",
@@ -85,6 +86,10 @@ class Column:
 
     name: str
     dtype: str
+
+
+HELD_OUT = "held_out"
+"""Among the facts of a dataset: how many of its rows are for evaluation alone. Left out: not told."""
 
 
 @dataclass(frozen=True, kw_only=True)

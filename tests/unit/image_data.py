@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from hanse.jobs import JobSpecification
-from hanse.method import DatasetDescription
+from hanse.method import HELD_OUT, DatasetDescription
 from hanse_agent.datasets.images import ArrayImages
 
 SIDE = 8
@@ -24,7 +24,8 @@ class MemoryImages:
         self.images = images
 
     def describe(self) -> DatasetDescription:
-        return DatasetDescription(name="d", kind="images", rows=len(self.images.labels))
+        facts = {HELD_OUT: str(int(self.images.held_out.sum()))}
+        return DatasetDescription(name="d", kind="images", rows=len(self.images.labels), facts=facts)
 
     def load(self) -> ArrayImages:
         return self.images

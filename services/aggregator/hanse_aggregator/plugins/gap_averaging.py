@@ -20,7 +20,7 @@ from hanse.payload import Payload
 from hanse.payload.models import Delta
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
 from hanse_aggregator.plugins.averaging_round import EVALUATE, Carried, ModelRound
-from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation
+from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation, require_held_out
 
 UNITS = 2**20
 """Weights are averaged in whole parts of this many."""
@@ -42,13 +42,15 @@ class GapAveraging(Averaging):
         """The first training phase.
 
         Raises:
-            OperatorError: the job does not evaluate after every round.
+            OperatorError: the job does not evaluate after every round, or no node that trains has rows for it.
         """
         if job.evaluation.every != 1:
             raise OperatorError(
                 "The method 'feddg_ga' weighs nodes by an evaluation after every round.",
                 remedy="Set evaluation.every to 1 in the job file.",
             )
+        what = "The method 'feddg_ga' weighs nodes by their generalisation gaps"
+        require_held_out(job, what, "Set 'holdout' in agent.yaml of the nodes, or use the method fedavg.")
         return super().first_phase(job)
 
     def open(self, phase: Phase, state: Payload | None) -> Aggregation:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hanse.errors import OperatorError
 from hanse.evaluation import EvaluationAggregation
-from hanse.method import Contribution, MetricValue, Outcome, Phase, Scope
+from hanse.method import HELD_OUT, Contribution, JobContext, MetricValue, Outcome, Phase, Scope
 from hanse.payload import Payload
 from hanse_aggregator.plugins.averaging_round import Carried
 
@@ -77,6 +78,24 @@ class SteeringEvaluation:
             model=steered.model,
             stored=steered.stored,
             metrics=(*outcome.metrics, *steered.metrics),
+        )
+
+
+def require_held_out(job: JobContext, what: str, remedy: str) -> None:
+    """Refuse at the beginning what held-out rows decide, where every node that trains tells that it has none.
+
+    A single node without any trains all the same, and has no say. `what` begins the sentence.
+
+    Raises:
+        OperatorError: there are none.
+    """
+    training = [node for node in job.nodes if node not in job.evaluation.unseen]
+    told = [job.datasets[node].facts.get(HELD_OUT) if node in job.datasets else None for node in training]
+    if told and all(each == "0" for each in told):
+        raise OperatorError(
+            f"{what}, which needs held-out rows at the nodes that train, and their dataset '{job.dataset}' has none.",
+            remedy=remedy,
+            code="NO_HELD_OUT_ROWS",
         )
 
 

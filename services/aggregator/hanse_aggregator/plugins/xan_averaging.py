@@ -27,8 +27,8 @@ from hanse.payload.models import DELIVERED, Delta, model_state_payload
 from hanse_aggregator.plugins.averaging import Averaging, AveragingAggregation, AveragingConfig
 from hanse_aggregator.plugins.averaging_round import EVALUATE, Arrays, Carried, ModelRound, job_model
 from hanse_aggregator.plugins.delivering import DELIVER, DeliveryAggregation
-from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation
-from hanse_aggregator.plugins.xan_selection import judge, selected_round
+from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, SteeringEvaluation, require_held_out
+from hanse_aggregator.plugins.xan_selection import NO_ROWS_REMEDY, judge, selected_round
 
 BATCH_SCORE, INSTANCE_SCORE = "score_batchnorm", "score_instancenorm"
 MEAN, VARIANCE = "running_mean", "running_var"
@@ -74,7 +74,7 @@ class XanAveraging(Averaging):
         """The first training phase.
 
         Raises:
-            OperatorError: no such model, one without XAN, or options that contradict each other.
+            OperatorError: no such model, one without XAN, options that contradict each other, or nothing to select by.
         """
         config = self.config(job)
         roles = job_model(job, config.model).roles()
@@ -97,6 +97,8 @@ class XanAveraging(Averaging):
                 f"select '{config.select}' compares evaluated rounds, and the job evaluates none.",
                 remedy="Set evaluation.every (1, as published), or select to last.",
             )
+        if config.select != "last":
+            require_held_out(job, f"select '{config.select}' compares rounds by accuracy", NO_ROWS_REMEDY)
         return super().first_phase(job)
 
     def config(self, job: JobContext) -> XanConfig:

@@ -24,6 +24,7 @@ from hanse_aggregator.plugins.averaging_round import MODEL_FILE, Carried, model_
 from hanse_aggregator.plugins.delivering import delivery
 from hanse_aggregator.plugins.validated import FITTED, Figures, Steered, weighted_mean
 
+NO_ROWS_REMEDY = "Set 'holdout' in agent.yaml of the nodes, or select to last."
 SELECTED = "selected_"
 """Begins the names of figures of the model that is the result so far."""
 
@@ -45,6 +46,8 @@ def judge(
 ) -> Steered:
     """What an evaluation makes of the job's result: its round's model is it, if it is ahead; of equals the earlier.
 
+    A round that no node with held-out rows has judged is passed over, but for the first.
+
     Args:
         phase: the evaluation.
         by: the figure that decides, of the nodes that train, by examples.
@@ -55,21 +58,21 @@ def judge(
         ensemble: whether unseen nodes received more than averages.
 
     Raises:
-        MethodError: no node that trains holds rows out.
+        MethodError: nothing has been judged so far: no node that trains holds rows out.
     """
     notes = dict(carried.notes)
     score = weighted_mean(figures.get(by, {}), notes.get("examples", {}))
-    if score is None:
+    best: dict[str, Any] | None = notes.get("best")
+    if score is None and best is None:
         raise MethodError(
             f"the round of the best {by} is to be the result, which needs held-out rows at the nodes that train, and "
-            "there are none.",
-            remedy="Set 'holdout' in agent.yaml of the nodes, or select to last.",
+            "none of those that answered has any.",
+            remedy=NO_ROWS_REMEDY,
             code="NO_HELD_OUT_ROWS",
         )
-    best: dict[str, Any] | None = notes.get("best")
     model: Payload | None = None
     stored: tuple[Payload, ...] = ()
-    if best is None or score > best["score"]:
+    if best is None or (score is not None and score > best["score"]):
         roles = {**read_roles(phase.instruction), **dict.fromkeys(carried.absolute, Role.EVALUATION_ONLY)}
         arrays = {**phase.instruction.arrays, **carried.absolute}
         about = {**about, "selected by": f"{by} of round {phase.round}: {score:.4f}"}
@@ -80,7 +83,7 @@ def judge(
         if ensemble and unseen:
             stored, best["ensemble"] = (model, unseen[0]), unseen[0].digest.hex()
     metrics = [
-        aggregation_metric("selection_score", score),
+        *([] if score is None else [aggregation_metric("selection_score", score)]),
         aggregation_metric("selected_round", float(best["round"])),
         *(
             MetricValue(name=SELECTED + name, value=value, scope=Scope(scope), weight=weight)

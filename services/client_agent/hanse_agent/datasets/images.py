@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from hanse.errors import SiteError
 from hanse.images import fitted
 from hanse.learning.drawing import chosen_rows
-from hanse.method import Column, DatasetDescription
+from hanse.method import HELD_OUT, Column, DatasetDescription
 from hanse.settings import Settings
 
 SUFFIXES = frozenset([".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"])
@@ -60,7 +60,9 @@ class ImagesDataset:
     def describe(self) -> DatasetDescription:
         """Counts and class names. Raises SiteError when folder or file cannot be read."""
         images = self.load()
-        facts = {"classes": json.dumps(self.options.classes)} if self.options.classes else {}
+        facts = {HELD_OUT: str(int(images.held_out.sum()))}
+        if self.options.classes:
+            facts["classes"] = json.dumps(self.options.classes)
         columns = (Column(name="image", dtype="uint8"), Column(name="label", dtype="int64"))
         return DatasetDescription(
             name=self.name, kind=self.kind, rows=len(images.labels), columns=columns, target="label", facts=facts

@@ -40,7 +40,9 @@ def test_a_folder_of_classes_is_numbered_by_the_jobs_order_also_where_one_is_mis
     images = found.load()
     assert images.labels.tolist() == [0, 0, 0, 0, 2]
     described = found.describe()
-    assert (described.rows, described.kind, described.facts["classes"]) == (5, "images", '["cat", "dog", "owl"]')
+    assert (described.rows, described.kind) == (5, "images")
+    assert described.facts == {"classes": '["cat", "dog", "owl"]', "held_out": "0"}
+    assert dataset(domain, classes=CLASSES, holdout_path=domain).describe().facts["held_out"] == "5"
     pixels = images.pixels(np.array([3, 4]), size=5, channels=3)
     assert pixels.shape == (2, 3, 5, 5)
     assert pixels[0, :, 0, 0].tolist() == [30, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.errors import OperatorError
+from hanse.errors import MethodError, OperatorError, SiteError
 from hanse.harness import Harness, HarnessResult
 from hanse.learning.training_options import learning_rate
-from hanse.method import Assignment, Purpose, Scope
+from hanse.method import Assignment, DatasetDescription, Purpose, Scope
 from hanse.models import Role, load_model
 from hanse.payload import Payload
 from hanse.payload.models import read_roles
@@ -273,6 +274,70 @@ def test_contradicting_jobs_are_refused_before_anything_is_sent(changes: dict[st
     with pytest.raises(OperatorError, match=sentence):
         run(domains(2), **changes)
     assert not Recording.log
+
+
+# ---- what decides which round is the result
+
+
+class Silent(MemoryImages):
+    """Does not tell how many images are held out."""
+
+    def describe(self) -> DatasetDescription:
+        return dataclasses.replace(super().describe(), facts={})
+
+
+def without_held_out(kind: type[MemoryImages] = MemoryImages) -> dict[str, MemoryImages]:
+    nodes = {f"node-{i}": kind(bars(20, seed=i, held_out=0.0).images) for i in range(2)}
+    return nodes | {"node-2": kind(bars(20, seed=2).images)}
+
+
+UNSEEN = {"every": 1, "unseen": ["node-2"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"), [("gperxan", {}), ("gperxan", {"select": "aggregated_val"}), ("feddg_ga", {})]
+)
+def test_what_held_out_rows_decide_is_refused_at_once_where_no_node_that_trains_has_any(
+    method: str, changes: dict[str, Any]
+) -> None:
+    job = image_job(method, evaluation=UNSEEN, **changes)
+    with pytest.raises(
+        OperatorError, match="held-out rows at the nodes that train, and their dataset 'd' has none"
+    ) as e:
+        Harness(method, without_held_out(), job, learner=Recording).run()
+    assert (e.value.code, "holdout" in e.value.remedy) == ("NO_HELD_OUT_ROWS", True)
+    assert not Recording.log
+    run(without_held_out(), evaluation=UNSEEN, select="last", rounds=1)
+
+
+def test_a_dataset_that_does_not_tell_is_found_out_after_the_first_round() -> None:
+    with pytest.raises(MethodError, match="none of those that answered has any") as caught:
+        run(without_held_out(Silent), evaluation=UNSEEN)
+    assert caught.value.code == "NO_HELD_OUT_ROWS"
+
+
+def test_a_node_without_held_out_rows_trains_all_the_same() -> None:
+    nodes = domains(2) | {"node-2": bars(20, seed=2, held_out=0.0)}
+    result = run(nodes, rounds=1)
+    assert set(result.by_node("fitted_accuracy")) == {"node-0", "node-1"}
+    assert set(result.phases[0].contributions) == set(nodes)
+
+
+class Unjudged(Recording):
+    """After the first round, no node that trains answers an evaluation."""
+
+    def perform(self, assignment: Assignment) -> Payload:
+        if assignment.phase == "evaluate" and assignment.round > 1 and not assignment.unseen:
+            raise SiteError("Not now.")
+        return super().perform(assignment)
+
+
+def test_a_round_that_nobody_with_held_out_rows_has_judged_is_passed_over(tmp_path: Path) -> None:
+    job = image_job(rounds=3, evaluation=UNSEEN, selection={"minimum_nodes": 1, "quorum": 0.3})
+    result = Harness("gperxan", domains(3), job, tmp_path, learner=Unjudged).run()
+    assert result.value("selected_round", scope=Scope.AGGREGATION) == 1
+    assert [row.round for row in result.metrics if row.metric.name == "selection_score"] == [1]
+    assert result.phases[-1].name == "deliver"
 
 
 # ---- FedDG-GA
