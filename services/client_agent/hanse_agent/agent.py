@@ -20,7 +20,7 @@ from hanse_agent.egress import EgressJournal
 from hanse_agent.folder import StateFolder, utc_now
 from hanse_agent.heads import LedgerHeads
 from hanse_agent.identity import NodeIdentity, all_addresses
-from hanse_agent.jobs import Jobs, Task
+from hanse_agent.jobs import Jobs
 from hanse_agent.link import Links
 from hanse_agent.offers import Offers
 from hanse_agent.performing import Performing
@@ -30,6 +30,7 @@ from hanse_agent.reconnecting import Reconnecting
 from hanse_agent.renewal import keep_renewed
 from hanse_agent.session import Session
 from hanse_agent.settings import AgentConfig
+from hanse_agent.spooled import Task
 from hanse_agent.status import StatusBoard
 from hanse_agent.work import Work, Workbench
 

@@ -12,8 +12,8 @@ from hanse.payload.transfer import upload
 from hanse.v1 import node_pb2
 from hanse_agent import metrics
 from hanse_agent.egress import EgressJournal, Shipment
-from hanse_agent.jobs import Spooled, Task
 from hanse_agent.link import Link, LinkGone, Links
+from hanse_agent.spooled import Spooled, Task
 
 _SHORTEST_PATIENCE_S = 5.0
 

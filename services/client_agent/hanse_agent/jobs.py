@@ -16,89 +16,17 @@ before the first attempt, so that a retry gives the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hanse_agent.files import read_json, remove, safe_name, sync_folder, sync_tree, write_json
+from hanse_agent.files import remove, safe_name, sync_folder, sync_tree, write_json
+from hanse_agent.spooled import DELIVERED, META, NEXT_STATE, Attempt, Spooled, Task, read_spool, whole
 
 JOB = "job.json"
-META = "meta.json"
-IMAGE = "image"
-NEXT_STATE = "next_state"
-DELIVERED = "delivered"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What an assignment asks for, as far as the state on disk cares."""
-
-    assignment: str
-    fence: int
-    job: str
-    job_name: str
-    phase: str
-    round: int
-    purpose: str
-    attempt: int
-    instruction: str
-    """Digest of what was sent: a retry of the same phase has the same one."""
-
-    def retries(self, other: Task) -> bool:
-        """Whether this is the same work as `other`, asked for again because its phase was abandoned."""
-        same = (self.phase, self.round, self.purpose, self.instruction)
-        return self.attempt > other.attempt and same == (other.phase, other.round, other.purpose, other.instruction)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spooled:
-    """A finished contribution on disk."""
-
-    task: Task
-    base: int
-    """The version of the state that the learner read."""
-    version: int
-    """The version that it wrote."""
-    kind: str
-    arrays: tuple[dict[str, Any], ...]
-    size: int
-    digest: str
-    folder: Path
-    delivered: bool = False
-
-    @property
-    def image(self) -> Path:
-        """The payload's image."""
-        return self.folder / IMAGE
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `meta.json` says of it."""
-        facts = ("base", "version", "kind", "arrays", "size", "digest")
-        return {"task": asdict(self.task), **{name: getattr(self, name) for name in facts}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A place for one attempt at an assignment: the state to read, and where to write."""
-
-    folder: Path
-    base: int
-    state: Path | None
-
-    @property
-    def next_state(self) -> Path:
-        """Where the learner leaves its state; empty at first."""
-        return self.folder / NEXT_STATE
-
-    @property
-    def image(self) -> Path:
-        """Where the contribution goes."""
-        return self.folder / IMAGE
 
 
 class JobFolder:
@@ -225,13 +153,13 @@ class JobFolder:
             for path in (self.root / room).glob(".*"):
                 remove(path)
         for path in (self.root / "spool").iterdir():
-            if _read_spool(path) is None:
+            if read_spool(path) is None:
                 remove(path)
         self._look()
         newest = self.spooled()
         if newest is None:
             return
-        if not _whole(newest):  # a power cut: the state that belongs to these bytes goes with them
+        if not whole(newest):  # a power cut: the state that belongs to these bytes goes with them
             if not newest.delivered:
                 self._remove_version(newest.version)
             self._remove_spool(newest)
@@ -245,7 +173,7 @@ class JobFolder:
 
     def _look(self) -> None:
         """Read what the folder holds."""
-        found = [_read_spool(path) for path in (self.root / "spool").iterdir()]
+        found = [read_spool(path) for path in (self.root / "spool").iterdir()]
         self._spools = {spooled.task.assignment: spooled for spooled in found if spooled is not None}
         self._versions = {int(path.name) for path in (self.root / "versions").iterdir() if path.name.isdigit()}
         self._cached = {path.name for path in (self.root / "cache").iterdir()}
@@ -316,32 +244,3 @@ class Jobs:
         if (self.root / safe_name(job)).is_dir():
             self.open(job).end()
         self._open.pop(job, None)
-
-
-def _read_spool(folder: Path) -> Spooled | None:
-    document = None if folder.name.startswith(".") else read_json(folder / META)
-    if document is None:
-        return None
-    try:
-        return Spooled(
-            task=Task(**document["task"]),
-            base=int(document["base"]),
-            version=int(document["version"]),
-            kind=str(document["kind"]),
-            arrays=tuple(document["arrays"]),
-            size=int(document["size"]),
-            digest=str(document["digest"]),
-            folder=folder,
-            delivered=(folder / DELIVERED).exists(),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _whole(spooled: Spooled) -> bool:
-    """Whether the image is what it was when it was made."""
-    try:
-        with spooled.image.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == spooled.digest
-    except OSError:
-        return False

@@ -16,11 +16,12 @@ from hanse.payload.transfer import download
 from hanse.v1 import node_pb2, payload_pb2
 from hanse_agent.approvals import Approvals
 from hanse_agent.catalogue import Catalogue, dataset_command
-from hanse_agent.jobs import Attempt, JobFolder, Jobs, Spooled, Task
+from hanse_agent.jobs import JobFolder, Jobs
 from hanse_agent.link import Link, Links
 from hanse_agent.policy import Word
 from hanse_agent.pool import WorkerPool
 from hanse_agent.settings import AgentConfig
+from hanse_agent.spooled import Attempt, Spooled, Task
 
 if TYPE_CHECKING:
     from hanse_agent.work import Work

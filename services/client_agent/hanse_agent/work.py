@@ -20,9 +20,10 @@ from hanse.rpc import INLINE_LIMIT, from_proto, to_proto
 from hanse.v1 import node_pb2
 from hanse_agent import metrics
 from hanse_agent.delivery import Delivery
-from hanse_agent.jobs import Jobs, Spooled
+from hanse_agent.jobs import Jobs
 from hanse_agent.link import Links
 from hanse_agent.performing import Performing
+from hanse_agent.spooled import Spooled
 
 
 class Stage(Enum):

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hanse_agent.egress import EgressJournal, Shipment
-from hanse_agent.jobs import JobFolder, Jobs, Spooled, Task
+from hanse_agent.jobs import JobFolder, Jobs
+from hanse_agent.spooled import Spooled, Task
 
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "open", "write")
 

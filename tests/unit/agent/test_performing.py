@@ -10,9 +10,10 @@ import yaml
 
 from hanse.v1 import node_pb2
 from hanse_agent.files import read_json
-from hanse_agent.jobs import JobFolder, Jobs, Task
+from hanse_agent.jobs import JobFolder, Jobs
 from hanse_agent.performing import Performing
 from hanse_agent.settings import AgentConfig
+from hanse_agent.spooled import Task
 
 POLICIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"minimum_rows_per_atom": 5, "small_atoms": "refuse"}),
