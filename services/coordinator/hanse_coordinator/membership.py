@@ -7,10 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from hanse.errors import Conflict, Forbidden, Owner, Reason, Unauthenticated
-from hanse.ledger import Transaction, Trust, View, new_id, records
+from hanse.errors import Forbidden, Owner, Reason
+from hanse.ledger import Trust, View, new_id, records
 from hanse.security import (
     Address,
     Authority,
@@ -24,6 +24,7 @@ from hanse.security import (
     request_key,
     spki_sha256,
 )
+from hanse_coordinator import membership_writes as writes
 from hanse_coordinator.ledger_thread import LedgerThread
 
 __all__ = ["Enrolment", "Membership"]
@@ -126,34 +127,9 @@ class Membership:
             self.authority, invitation_id=new_id(), node=name, addresses=self._addresses, lifetime=valid
         )
 
-        def work(tx: Transaction) -> Trust:
-            node = tx.find_node(name)
-            if node is not None and node.trust is not Trust.INVITED and not again:
-                raise Conflict(
-                    f"node '{name}' exists ({node.trust.value}).",
-                    remedy=f"If it lost its certificate: `hanse node invite {name} --again`.",
-                    code="NODE_EXISTS",
-                )
-            if node is None and again:
-                raise Conflict(f"there is no node '{name}' to invite again.", remedy="Leave out --again.")
-            if node is None:
-                tx.add_node(name=name, labels=dict(labels))
-            elif labels:
-                tx.update_node(name, labels=dict(labels))
-            tx.add_invitation(
-                id=invitation.invitation_id,
-                node=name,
-                created_by=actor,
-                expires_at=invitation.expires_at.timestamp(),
-                pre_approved=pre_approved,
-                again=again,
-                certificate_serial=invitation.key_pair.peer.serial,
-            )
-            body = {"invitation": invitation.invitation_id, "pre_approved": pre_approved, "again": again}
-            tx.event("node_invited", node=name, actor=actor, body=body)
-            return tx.node(name).trust
-
-        self._trust[name] = await self._ledger.write(work)
+        self._trust[name] = await self._ledger.write(
+            lambda tx: writes.invite(tx, invitation, labels=labels, pre_approved=pre_approved, again=again, actor=actor)
+        )
         return invitation
 
     async def approve(self, name: str, *, fingerprint: str, actor: str) -> records.Node:
@@ -163,42 +139,9 @@ class Membership:
             NotFound: no such node.
             Conflict: nothing waits, or the fingerprint is another.
         """
-
-        def work(tx: Transaction) -> records.Node:
-            node = tx.node(name)
-            if node.pending_fingerprint is None:
-                raise Conflict(
-                    f"nothing waits for approval at node '{name}' ({node.trust.value}).",
-                    remedy="Let the site run `hanse-agent join` first.",
-                    code="NOTHING_PENDING",
-                )
-            if fingerprint and fingerprint.strip().lower() != node.pending_fingerprint:
-                raise Conflict(
-                    f"the key of node '{name}' has the fingerprint {node.pending_fingerprint}, not {fingerprint}.",
-                    remedy="Compare with what `hanse-agent join` shows at the site. If they differ, do not approve.",
-                    code="FINGERPRINT_MISMATCH",
-                )
-            self._admit(tx, node, node.pending_fingerprint, actor=actor, checked=bool(fingerprint))
-            return tx.node(name)
-
-        node = await self._ledger.write(work)
+        node = await self._ledger.write(lambda tx: writes.approve(tx, name, fingerprint=fingerprint, actor=actor))
         self._note_approved(node.name)
         return node
-
-    def _admit(self, tx: Transaction, node: records.Node, fingerprint: str, *, actor: str, checked: bool) -> None:
-        tx.update_node(
-            node.name,
-            trust=Trust.APPROVED,
-            approved_at=tx.now,
-            approved_by=actor,
-            fingerprint=fingerprint,
-            pending_fingerprint=None,
-            pending_request=None,
-            revoked_at=None,
-            revoked_by=None,
-            reason=None,
-        )
-        tx.event("node_approved", node=node.name, actor=actor, body={"fingerprint": fingerprint, "checked": checked})
 
     def _note_approved(self, name: str) -> None:
         self._trust[name] = Trust.APPROVED
@@ -218,23 +161,7 @@ class Membership:
             remedy=f"`hanse node invite {name} --again` lets it return.",
         )
 
-        def work(tx: Transaction) -> tuple[records.Node, list[str]]:
-            tx.node(name)
-            serials = list(tx.revoke_certificates(name))
-            tx.update_node(
-                name,
-                trust=Trust.REVOKED,
-                revoked_at=tx.now,
-                revoked_by=actor,
-                reason=reason,
-                pending_fingerprint=None,
-                pending_request=None,
-                online=False,
-            )
-            tx.event("node_revoked", node=name, actor=actor, body={"why": why, "serials": serials})
-            return tx.node(name), serials
-
-        node, serials = await self._ledger.write(work)
+        node, serials = await self._ledger.write(lambda tx: writes.revoke(tx, name, reason, why=why, actor=actor))
         self._trust[name] = Trust.REVOKED
         self._reasons[name] = reason
         self._revoked_serials.update(serials)
@@ -256,34 +183,9 @@ class Membership:
             )
         key = request_key(request)
         fingerprint, digest = fingerprint_words(key), spki_sha256(key).hex()
-
-        def work(tx: Transaction) -> tuple[str, bool]:
-            invitation = tx.find_invitation(peer.name)
-            if invitation is None:
-                raise Unauthenticated("the invitation is not known here.", code="INVITATION_UNKNOWN")
-            if tx.now >= invitation.expires_at:
-                raise Unauthenticated(
-                    f"the invitation of node '{invitation.node}' has expired.",
-                    remedy="Ask the operator for a new one.",
-                    code="INVITATION_EXPIRED",
-                )
-            node = tx.node(invitation.node)
-            _require_standing(tx, invitation, node)
-            tx.use_invitation(invitation.id, key_sha256=digest)
-            if node.trust is Trust.APPROVED and node.fingerprint == fingerprint:
-                return node.name, True
-            if invitation.pre_approved:
-                self._admit(tx, node, fingerprint, actor=invitation.created_by, checked=False)
-                return node.name, True
-            if node.pending_fingerprint != fingerprint:
-                trust = node.trust if node.trust in {Trust.APPROVED, Trust.REVOKED} else Trust.PENDING
-                tx.update_node(
-                    node.name, trust=trust, pending_fingerprint=fingerprint, pending_request=request.decode()
-                )
-                tx.event("node_pending", node=node.name, actor=node.name, body={"fingerprint": fingerprint})
-            return node.name, False
-
-        node, admitted = await self._ledger.write(work)
+        node, admitted = await self._ledger.write(
+            lambda tx: writes.take_request(tx, peer.name, request, fingerprint=fingerprint, key_sha256=digest)
+        )
         if not admitted:
             self._approved[node].clear()
             return Enrolment(node, fingerprint)
@@ -304,42 +206,10 @@ class Membership:
 
     async def _certify(self, node: str, request: bytes, *, fresh: bool) -> bytes:
         certificate = self.authority.sign_request(request, Identity.node(node), lifetime=self._lifetime)
-        key = request_key(request)
-        peer = parse_identity(certificate)
-
-        def work(tx: Transaction) -> list[str]:
-            revoked = list(tx.revoke_certificates(node)) if fresh else []
-            tx.add_certificate(
-                serial=peer.serial,
-                identity=peer.identity.uri,
-                node=node,
-                fingerprint=fingerprint_words(key),
-                not_before=peer.not_before.timestamp(),
-                not_after=peer.not_after.timestamp(),
-            )
-            kind = "certificate_issued" if fresh else "certificate_renewed"
-            until = datetime.fromtimestamp(peer.not_after.timestamp(), UTC).isoformat()
-            tx.event(kind, node=node, body={"serial": peer.serial, "until": until, "revoked": revoked})
-            return revoked
-
-        self._revoked_serials.update(await self._ledger.write(work))
+        fingerprint, peer = fingerprint_words(request_key(request)), parse_identity(certificate)
+        revoked = await self._ledger.write(lambda tx: writes.add_certificate(tx, node, peer, fingerprint, fresh=fresh))
+        self._revoked_serials.update(revoked)
         return certificate
-
-
-def _require_standing(tx: Transaction, invitation: records.Invitation, node: records.Node) -> None:
-    """Check that nothing has happened since the invitation was made that takes it back."""
-    if node.revoked_at is not None and invitation.created_at <= node.revoked_at:
-        raise Forbidden(
-            f"node '{node.name}' was revoked after this invitation was made.",
-            remedy=f"Ask the operator for a new one (`hanse node invite {node.name} --again`).",
-            code="NODE_REVOKED",
-        )
-    if tx.invitations(node.name)[0].id != invitation.id:
-        raise Unauthenticated(
-            f"a newer invitation of node '{node.name}' has replaced this one.",
-            remedy="Use the newer one, or ask the operator for another.",
-            code="INVITATION_REPLACED",
-        )
 
 
 def seconds_left(peer: PeerIdentity) -> float:
