@@ -13,17 +13,17 @@ import grpc.aio
 from google.protobuf.json_format import MessageToDict
 
 from hanse.artifacts import ArtifactStore
-from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OldFence, OperatorError, PlatformError
+from hanse.errors import Conflict, Forbidden, HanseError, InvalidPayload, OperatorError
 from hanse.ledger import Transaction
-from hanse.logs import logger
-from hanse.payload import Payload
 from hanse.payload.desk import UploadDesk, serve_packed
-from hanse.rpc import SESSION_INLINE_LIMIT, check_version, to_proto, version
+from hanse.rpc import check_version, to_proto, version
 from hanse.security import PeerIdentity, peer_identity
 from hanse.v1 import node_pb2, node_pb2_grpc, payload_pb2
 from hanse_coordinator.engine import Engine
 from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.membership import Membership, seconds_left
+from hanse_coordinator.node_events import NodeEvents, ledger_head
+from hanse_coordinator.past_work import too_late
 from hanse_coordinator.sessions import NodeSession, Sessions
 
 __all__ = ["NodeService"]
@@ -31,8 +31,6 @@ __all__ = ["NodeService"]
 Context = grpc.aio.ServicerContext[Any, Any]
 PROGRAM = "hanse-coordinator"
 _MOST_DATASETS = 1000
-_MOST_UNREAD = 10_000
-"""Directives that wait for a node which goes on talking but does not read."""
 
 
 class NodeService(node_pb2_grpc.NodeServiceServicer):
@@ -53,6 +51,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._sessions = sessions
         self._ledger = ledger
         self._store = store
+        self._events = NodeEvents(engine=engine, membership=membership, sessions=sessions, ledger=ledger, store=store)
         self._desk = UploadDesk(store, limit=largest_payload)
         self._serving = True
 
@@ -118,7 +117,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             raise _draining()
         fresh = self._sessions.open(session)
         end = asyncio.get_running_loop().call_later(max(0.0, seconds_left(peer)), self._expire, session, peer)
-        reader = asyncio.create_task(self._read(session, peer, request_iterator), name=f"session {node}")
+        reader = asyncio.create_task(self._events.take_all(session, peer, request_iterator), name=f"session {node}")
         try:
             await self._note_connected(session)
             yield node_pb2.Directive(welcome=self._welcome(node))
@@ -148,85 +147,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             node=node,
             heartbeat_s=self._sessions.heartbeat,
             lease_s=self._sessions.lease,
-            head=self._head(),
+            head=ledger_head(self._ledger),
             unix_time=time.time(),
         )
-
-    def _head(self) -> payload_pb2.LedgerHead:
-        return payload_pb2.LedgerHead(sequence=self._ledger.head.sequence, hash=self._ledger.head.hash)
-
-    async def _read(self, session: NodeSession, peer: PeerIdentity, events: AsyncIterator[node_pb2.NodeEvent]) -> None:
-        try:
-            async for event in events:
-                self._require_good(session, peer)
-                self._sessions.heard(session)
-                await self._take(session, peer, event)
-        except HanseError as error:
-            session.close(error)
-        except (grpc.aio.UsageError, asyncio.CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - one node's stream must not take anything else with it
-            logger().exception("session failed", node=session.node, error=repr(error))
-            session.close(OperatorError("the session failed at an event of this node.", code="BAD_EVENT"))
-        else:
-            session.close()
-
-    def _require_good(self, session: NodeSession, peer: PeerIdentity) -> None:
-        """Every event is judged as a call of its own: the stream may have outlived what it was opened with."""
-        if self._sessions.get(session.node) is not session:
-            raise Conflict("this session was replaced by a newer one.", code="SESSION_REPLACED")
-        self._membership.require_node(peer)
-        if session.outgoing.qsize() > _MOST_UNREAD:
-            raise Conflict("this session is not being read.", remedy="Connect again.", code="SESSION_NOT_READ")
-
-    async def _take(self, session: NodeSession, peer: PeerIdentity, event: node_pb2.NodeEvent) -> None:
-        match event.WhichOneof("event"):
-            case "heartbeat":
-                reply = node_pb2.HeartbeatReply(sequence=event.heartbeat.sequence, head=self._head())
-                session.send(heartbeat=reply)
-            case "progress":
-                self._engine.progressed(session.node, event.progress)
-            case "offer_reply":
-                self._engine.replied(session.node, event.offer_reply)
-            case "contribution":
-                await self._take_inline(session, peer, event.contribution)
-            case "failed":
-                self._engine.failed(session.node, event.failed)
-            case "leaving":
-                session.close()
-            case _:
-                raise OperatorError("the session brought an event that this coordinator does not know.")
-
-    async def _take_inline(self, session: NodeSession, peer: PeerIdentity, given: node_pb2.InlineContribution) -> None:
-        """A small contribution. What is wrong with it is the assignment's problem, never the session's."""
-        try:
-            if len(given.image) > SESSION_INLINE_LIMIT:
-                raise InvalidPayload(f"{len(given.image)} bytes are too many for the session; upload them.")
-            await self._engine.check(session.node, given.assignment, given.fence)
-            artifact = await asyncio.to_thread(self._store.put, Payload.from_image(given.image))
-            self._membership.require_node(peer)  # a revocation may have come while the bytes were stored
-            await self._record(session, given.assignment, given.fence, artifact.digest, artifact.size)
-        except OldFence:
-            pass  # the assignment is on its way again, with its new number
-        except PlatformError as error:
-            # Our own trouble, a full disk for instance: without a receipt the node sends it again.
-            logger().warning("contribution not taken", node=session.node, reason=str(error))
-        except HanseError as error:
-            session.send(
-                withdraw=node_pb2.Withdraw(
-                    assignment=given.assignment, fence=given.fence, reason=to_proto(error.reason)
-                )
-            )
-            if isinstance(error, InvalidPayload):
-                failure = node_pb2.WorkFailed(
-                    assignment=given.assignment, fence=given.fence, reason=to_proto(error.reason)
-                )
-                self._engine.failed(session.node, failure)
-
-    async def _record(self, session: NodeSession, assignment: str, fence: int, digest: bytes, size: int) -> None:
-        if not await self._engine.deliver(session.node, assignment, fence, digest, size):
-            raise _late(assignment)
-        session.send(receipt=node_pb2.Receipt(assignment=assignment, fence=fence, digest=digest))
 
     def _expire(self, session: NodeSession, peer: PeerIdentity) -> None:
         try:
@@ -291,7 +214,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         known = await self._engine.recorded(node, request.assignment)
         if known is not None and bytes.fromhex(known.digest) == request.digest:
             if known.late:
-                raise _late(request.assignment)
+                raise too_late(request.assignment)
             return node_pb2.OpenUploadResponse(committed=request.size, complete=True)
         return node_pb2.OpenUploadResponse(committed=await self._desk.open(request))
 
@@ -311,7 +234,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         counted = await self._engine.deliver(node, received.assignment, received.fence, received.digest, received.size)
         await self._desk.settle(received.assignment)
         if not counted:
-            raise _late(received.assignment)
+            raise too_late(received.assignment)
         return node_pb2.Receipt(assignment=received.assignment, fence=received.fence, digest=received.digest)
 
     async def Download(  # noqa: N802
@@ -338,10 +261,3 @@ async def _chain(
 
 def _draining() -> Conflict:
     return Conflict("the coordinator is restarting.", remedy="The agent comes back by itself.", code="DRAINING")
-
-
-def _late(assignment: str) -> Conflict:
-    return Conflict(
-        f"the contribution to assignment {assignment} came after its phase was closed; it is recorded, not used.",
-        code="LATE",
-    )

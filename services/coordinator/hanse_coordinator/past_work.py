@@ -11,7 +11,7 @@ from hanse_coordinator.ledger_thread import LedgerThread
 from hanse_coordinator.sessions import NodeSession
 from hanse_coordinator.states import ASSIGNMENT, AssignmentEvent, step
 
-__all__ = ["past_assignment", "settle_in_hand", "take_late", "tell_what_ended"]
+__all__ = ["past_assignment", "settle_in_hand", "take_late", "tell_what_ended", "too_late"]
 
 # How many of a node's ended jobs it is reminded of when it connects.
 _RECENT_JOBS = 20
@@ -88,6 +88,14 @@ def take_late(tx: Transaction, assignment: records.Assignment, digest: str, size
     body = {"phase": assignment.phase, "digest": digest, "bytes": size, "late": True}
     tx.event("contribution", job=assignment.job, node=assignment.node, body=body)
     return False
+
+
+def too_late(assignment: str) -> Conflict:
+    """The error that a contribution is recorded and not used."""
+    return Conflict(
+        f"the contribution to assignment {assignment} came after its phase was closed; it is recorded, not used.",
+        code="LATE",
+    )
 
 
 def _over(assignment: str) -> Conflict:
