@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from hanse.errors import OperatorError
 from hanse.settings import validate
 
-__all__ = ["Model", "Role", "load_model"]
+__all__ = ["SHARED", "Model", "Role", "load_model"]
 
 
 class Role(StrEnum):
@@ -27,6 +27,10 @@ class Role(StrEnum):
     PERSONAL = "personal"  # never leaves the node
     EVALUATION_ONLY = "evaluation_only"  # leaves, is averaged, goes to unseen nodes alone
     SELECTIVE = "selective"  # global, and also scored between nodes
+
+
+SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
+"""Roles of the arrays that every node receives."""
 
 
 class Model(Protocol):

@@ -24,7 +24,6 @@ from hanse_agent.registry import learner_class, open_dataset
 from hanse_agent.settings import AgentConfig
 
 SUFFIXES = (".csv", ".parquet")
-NETWORK = "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +86,10 @@ def predict_by_file(config: AgentConfig, model: Path, data: Path, output: Path) 
         MethodError: its method is not installed here, or does not predict at nodes.
         SiteError: the records do not fit the model, or the output cannot be written.
     """
+    from hanse_agent.learners.network_state import read_metadata
+
     _check_suffix(output)
-    method = _method_of(model)
+    method = read_metadata(model)["method"]
     cls = learner_class(method)
     fitting = [name for name, each in sorted(config.datasets.items()) if each.kind in cls.dataset_kinds]
     if len(fitting) != 1:
@@ -118,27 +119,6 @@ def _predictor(method: str, learner: Learner) -> Predictor:
             code="NO_PREDICTION",
         )
     return learner
-
-
-def _method_of(model: Path) -> str:
-    """The method of a pulled network, as its file says."""
-    from safetensors import SafetensorError, safe_open
-
-    path = model / NETWORK if model.is_dir() else model
-    if not path.is_file():
-        raise NotFound(
-            f"There is no {NETWORK} in {model}.",
-            remedy="Name the folder of `hanse model pull JOB -o FOLDER`; models of trees are used with xgboost.",
-            code="NO_MODEL",
-        )
-    try:
-        with safe_open(str(path), framework="np") as file:
-            method = (file.metadata() or {}).get("method", "")
-    except (SafetensorError, OSError) as error:
-        raise OperatorError(f"{path} is not a model file: {error}.", code="NO_MODEL") from error
-    if not method:
-        raise OperatorError(f"{path} does not say by which method it was trained.", code="NO_MODEL")
-    return str(method)
 
 
 def trained_learner(config: AgentConfig, job: str) -> tuple[KeptJob, Learner]:

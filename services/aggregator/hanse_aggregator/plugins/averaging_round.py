@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hanse.errors import InvalidPayload, MethodError, OperatorError
 from hanse.learning.compression import CompressionOptions
 from hanse.method import Audience, JobContext, MetricValue, Outcome, Phase, Purpose
-from hanse.models import Model, Role, load_model
+from hanse.models import SHARED, Model, Role, load_model
 from hanse.payload import Payload
 from hanse.payload.documents import document_payload, read_document
 from hanse.payload.models import Expected, model_state_payload, read_roles
@@ -27,7 +27,6 @@ TRAIN, EVALUATE = "train", "evaluate"
 STATE = "averaging.state"
 MODEL = "model.safetensors"
 MODEL_FILE, CARD_FILE = "model.safetensors", "card.md"
-SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
 _ABSOLUTE, _ADDED = "e.", "x."
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.errors import NotFound, OperatorError, SiteError
+from hanse.errors import OperatorError, SiteError
 from hanse.method import Predictions
-from hanse.models import Role, load_model
+from hanse.models import SHARED, load_model
 from hanse_agent.datasets.images import SUFFIXES, FolderImages
-from hanse_agent.learners.network_state import MODEL_FILE, NetworkState
+from hanse_agent.learners.network_state import NetworkState, members_of, read_model
 
 BATCH = 64
-SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
 PRETRAINED = ("weights", "weights_sha256")
 
 
@@ -44,7 +43,7 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
         OperatorError: a model that is not installed here, or whose BN this node cannot know.
         SiteError: no images, one that cannot be read, or a state of another model.
     """
-    metadata, arrays = _read(model)
+    metadata, arrays = read_model(model)
     config: dict[str, Any] = json.loads(metadata.get("config", "{}"))
     told = dict(config.get("model", {}))
     # Pretrained weights are where training started; whoever only reads the model need not have them.
@@ -74,12 +73,13 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     odd = [name for name in initial if state[name].shape != initial[name].shape]
     if odd:
         raise SiteError(f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH")
-    members = {} if mine_of else _members(arrays)
+    members = {} if mine_of else members_of(arrays)
     unseen = str(config.get("unseen_bn", "average"))
     reading, read = _reading(mine_of, rounds, unseen, missing=missing, members=bool(members))
     files = _files(images)
     states = [{**state, **each} for each in members.values()] if reading == "client_ensemble" else [state]
-    chances = np.mean([_chances(found, each, files, "own" if members else reading) for each in states], axis=0)
+    how = "own" if reading == "client_ensemble" else reading
+    chances = np.mean([_chances(found, each, files, how) for each in states], axis=0)
     numbers = chances.argmax(axis=1)
     return Predictions(
         columns={
@@ -89,37 +89,6 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
             "read": np.array([read] * len(files)),
         }
     )
-
-
-def _read(model: Path) -> tuple[Mapping[str, str], Mapping[str, NDArray[Any]]]:
-    from safetensors import SafetensorError, safe_open
-
-    path = model / MODEL_FILE if model.is_dir() else model
-    if not path.is_file():
-        raise NotFound(
-            f"There is no finished model in {model}.",
-            remedy="Wait for the job's last evaluation, or pull it: hanse model pull JOB -o FOLDER",
-            code="NO_MODEL",
-        )
-    try:
-        with safe_open(str(path), framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError) as error:
-        raise OperatorError(f"{path} is not a model file: {error}.", code="NO_MODEL") from error
-    if "model" not in metadata:
-        raise OperatorError(f"{path} does not say which model it is of.", code="NO_MODEL")
-    return metadata, arrays
-
-
-def _members(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, NDArray[Any]]]:
-    """The batch normalisation of each node that trained, where the job gave it to unseen nodes."""
-    members: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, array in arrays.items():
-        member, mark, rest = name.partition("/")
-        if mark:
-            members.setdefault(member, {})[rest] = array
-    return members
 
 
 def _reading(own_of: int, rounds: int, unseen: str, *, missing: bool, members: bool) -> tuple[str, str]:

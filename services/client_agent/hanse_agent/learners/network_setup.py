@@ -15,11 +15,9 @@ from hanse.errors import InvalidPayload, SiteError
 from hanse.learning.compression import CompressionOptions
 from hanse.learning.training_options import TrainingOptions, UnseenReadOut
 from hanse.method import Assignment
-from hanse.models import Model, Role
+from hanse.models import SHARED, Model, Role
 from hanse.payload.models import read_roles
 from hanse_agent.learners.network_state import NetworkState
-
-SHARED = frozenset({Role.GLOBAL, Role.SELECTIVE})
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
-from hanse.errors import InvalidPayload, SiteError
+from hanse.errors import InvalidPayload, NotFound, OperatorError, SiteError
 from hanse.method import JobContext
 from hanse.payload.kinds import ConfusionSum, MetricSum, RatioSum
 from hanse.payload.safetensors import read_safetensors, safetensors_file
@@ -132,6 +134,53 @@ def keep_model(folder: Path, arrays: Arrays, job: JobContext, *, rounds: int | N
     }
     with (folder / MODEL_FILE).open("wb") as file:
         file.write(safetensors_file(arrays, metadata).data)
+
+
+def read_metadata(model: Path) -> Mapping[str, str]:
+    """What a model's file says of itself: `model`, `method`, and more. Raises as `read_model`."""
+    with _opened(model) as (metadata, _):
+        return metadata
+
+
+def read_model(model: Path) -> tuple[Mapping[str, str], Arrays]:
+    """The metadata and the arrays of a model's file, or of the folder that holds it: kept here, or pulled.
+
+    Raises:
+        NotFound: there is none.
+        OperatorError: the file is not a network of Hanse.
+    """
+    with _opened(model) as (metadata, file):
+        return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+
+
+@contextmanager
+def _opened(model: Path) -> Iterator[tuple[Mapping[str, str], Any]]:
+    path = model / MODEL_FILE if model.is_dir() else model
+    if not path.is_file():
+        raise NotFound(
+            f"There is no finished model ({MODEL_FILE}) in {model}.",
+            remedy="Wait for the job's last evaluation, or pull it: hanse model pull JOB -o FOLDER. "
+            "Models of trees are used with xgboost.",
+            code="NO_MODEL",
+        )
+    try:
+        with safe_open(str(path), framework="np") as file:
+            metadata = file.metadata() or {}
+            if not metadata.get("model") or not metadata.get("method"):
+                raise OperatorError(f"{path} does not say which model of which method it is.", code="NO_MODEL")
+            yield metadata, file
+    except (SafetensorError, OSError) as error:
+        raise OperatorError(f"{path} is not a model file: {error}.", code="NO_MODEL") from error
+
+
+def members_of(arrays: Arrays) -> dict[str, dict[str, NDArray[Any]]]:
+    """The own arrays of every node that trained, by its number, where unseen nodes are given them (`NUMBER/NAME`)."""
+    members: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        member, mark, rest = name.partition("/")
+        if mark:
+            members.setdefault(member, {})[rest] = array
+    return members
 
 
 def carry_over(source: Path | None, target: Path) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.errors import MethodError
@@ -25,14 +24,13 @@ from hanse.learning.forecast_options import PersonalOptions
 from hanse.learning.local_training import Report, Task, derived_seed, train
 from hanse.learning.training_options import TrainingOptions, UnseenReadOut, learning_rate
 from hanse.method import Assignment, Dataset, JobContext
-from hanse.models import Role, load_model
+from hanse.models import SHARED, Role, load_model
 from hanse.payload import Payload
 from hanse.payload.compressing import compressed_delta, keep_residuals
 from hanse.payload.kinds import MetricSum, document_payload, metrics_payload
 from hanse.payload.models import DELIVERED
 from hanse.settings import validate
 from hanse_agent.learners.network_setup import (
-    SHARED,
     Arrays,
     NetworkModel,
     Setup,
@@ -41,7 +39,14 @@ from hanse_agent.learners.network_setup import (
     own_arrays,
     shared_arrays,
 )
-from hanse_agent.learners.network_state import NetworkState, carry_over, keep_model, with_bits, without_bits
+from hanse_agent.learners.network_state import (
+    NetworkState,
+    carry_over,
+    keep_model,
+    members_of,
+    with_bits,
+    without_bits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,11 +237,7 @@ class NetworkLearner(ABC):
     def _members(self, setup: Setup, shared: Arrays, given: Arrays) -> list[Callable[[], nn.Module]]:
         """The networks of the nodes that trained, made one after another in the place of this one."""
         own = {name: array for name, array in setup.initial.items() if setup.roles[name] not in SHARED}
-        groups: dict[str, dict[str, NDArray[Any]]] = {}
-        for name, array in given.items():
-            member, mark, rest = name.partition("/")
-            if mark:
-                groups.setdefault(member, {})[rest] = array
+        groups = members_of(given)
         if not groups:
             raise MethodError("The ensemble's arrays did not arrive.", code="NO_UNSEEN_VALUES")
 

@@ -68,6 +68,25 @@ def test_a_node_that_took_part_reads_its_own_bn_and_any_other_the_average(tmp_pa
     assert not np.array_equal(abroad.columns["chance"], member.columns["chance"])
 
 
+@pytest.mark.parametrize("way", ["in_only", "batch_stats"])
+def test_an_unseen_node_that_was_given_an_ensemble_too_reads_in_the_jobs_first_way(tmp_path: Path, way: str) -> None:
+    nodes = domains(3)
+    for also in ([], ["client_ensemble"]):
+        job = image_job(
+            rounds=1,
+            evaluation={"every": 1, "unseen": ["node-2"]},
+            unseen_bn=way,
+            training={"learning_rate": 0.1, "schedule": "constant", "also_read": also},
+        )
+        Harness("gperxan", nodes, job, tmp_path / f"run-{len(also)}" / "work").run()
+    Image.fromarray(nodes["node-2"].images.images[0]).save(tmp_path / "a.png")
+    plain, given = (
+        predict(state(tmp_path / f"run-{number}", "node-2"), tmp_path / "a.png").columns for number in (0, 1)
+    )
+    assert given["read"][0] == f"as an unseen node, by {way}"
+    assert np.array_equal(given["chance"], plain["chance"])
+
+
 def test_a_model_whose_bn_never_left_is_read_in_the_jobs_way_or_not_at_all(tmp_path: Path) -> None:
     nodes, result = trained(tmp_path, model={"bn_upload": "never"}, unseen_bn="in_only")
     found = predict(state(tmp_path, "node-2"), tmp_path / "node-2")
