@@ -16,6 +16,7 @@ from hanse.v1 import node_pb2
 from hanse_agent.approvals import Approvals
 from hanse_agent.catalogue import Catalogue
 from hanse_agent.delivery import Delivery
+from hanse_agent.directives import Directives
 from hanse_agent.egress import EgressJournal
 from hanse_agent.folder import StateFolder, utc_now
 from hanse_agent.heads import LedgerHeads
@@ -31,8 +32,8 @@ from hanse_agent.renewal import keep_renewed
 from hanse_agent.session import Session
 from hanse_agent.settings import AgentConfig
 from hanse_agent.spooled import Task
-from hanse_agent.status import StatusBoard
-from hanse_agent.work import Work, Workbench
+from hanse_agent.status import StatusBoard, dataset_dict, work_dict
+from hanse_agent.work import Workbench
 
 DRAIN_S = 20.0
 RETRY_DATASETS_S = 60.0
@@ -78,7 +79,7 @@ class NodeAgent:
             self._furnish()
             await self._catalogue.refresh()
             self.status.set(
-                datasets=[_shown(offer) for offer in self._catalogue.offers()], methods=self._catalogue.methods
+                datasets=[dataset_dict(offer) for offer in self._catalogue.offers()], methods=self._catalogue.methods
             )
             self._bench.resume()
             helpers = [
@@ -144,7 +145,8 @@ class NodeAgent:
             on_change=lambda: self.status.changed(),
             on_error=lambda reason: self.status.error(reason),
         )
-        self.status = StatusBoard(folder, lambda: [_shown_work(work) for work in self._bench.live])
+        self._directives = Directives(self.node, self._offers, self._bench)
+        self.status = StatusBoard(folder, lambda: [work_dict(work) for work in self._bench.live])
 
     # ---- Connection
     async def _stay_connected(self) -> None:
@@ -156,7 +158,7 @@ class NodeAgent:
                 self.identity,
                 way.address(addresses),
                 on_open=self._opened,
-                handler=self._direct,
+                handler=self._directives.follow,
                 on_head=self._heads.saw,
             )
             running = asyncio.create_task(session.run(self._hello()))
@@ -289,31 +291,6 @@ class NodeAgent:
             in_hand=self._bench.in_hand(),
         )
 
-    # ---- Directives
-    def _direct(self, directive: node_pb2.Directive) -> None:
-        which = directive.WhichOneof("directive")
-        try:
-            match which:
-                case "offer":
-                    self._offers.take(directive.offer.job)
-                case "assign":
-                    self._bench.assign(directive.assign)
-                case "withdraw":
-                    self._bench.withdraw(directive.withdraw)
-                case "receipt":
-                    self._bench.receipt(directive.receipt)
-                case "job_ended":
-                    self._offers.end(directive.job_ended.job)
-                    self._bench.end_job(directive.job_ended.job)
-                case "drain":
-                    self._log.info("the coordinator is about to go away", reason=directive.drain.reason.sentence)
-                case _:
-                    self._log.warning("directive not understood", directive=which)
-        except HanseError as error:  # an identifier that no coordinator of ours would send
-            self._log.warning("directive not followed", directive=which, reason=str(error))
-        except Exception as error:  # noqa: BLE001 - one directive must not end the session for all others
-            self._log.exception("directive not followed", directive=which, error=repr(error))
-
     def _uploading(self, task: Task, fence: int, fraction: float) -> None:
         if link := self._links.current:
             link.send(
@@ -334,24 +311,5 @@ class NodeAgent:
                 self._log.warning("datasets not described", reason=str(error))
                 continue
             if set(self._catalogue.unavailable) != before:
-                self.status.set(datasets=[_shown(offer) for offer in self._catalogue.offers()])
+                self.status.set(datasets=[dataset_dict(offer) for offer in self._catalogue.offers()])
                 self._greet_anew.set()
-
-
-def _shown(offer: node_pb2.DatasetOffer) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": offer.name, "kind": offer.kind, "rows": offer.rows}
-    if offer.HasField("unavailable"):
-        shown |= {"rows": None, "unavailable": offer.unavailable.sentence}
-    return shown
-
-
-def _shown_work(work: Work) -> dict[str, Any]:
-    return {
-        "assignment": work.assignment,
-        "job": work.job,
-        "job_name": work.job_name,
-        "round": work.round,
-        "phase": work.phase,
-        "stage": work.stage.value,
-        "fraction": round(work.fraction, 3) if work.fraction >= 0 else None,
-    }

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hanse.errors import Reason
 from hanse_agent.approvals import Approvals
@@ -15,6 +15,10 @@ from hanse_agent.files import read_json, write_json
 from hanse_agent.folder import StateFolder, utc_now
 from hanse_agent.identity import NodeIdentity
 from hanse_agent.settings import AgentConfig
+
+if TYPE_CHECKING:
+    from hanse.v1 import node_pb2
+    from hanse_agent.work import Work
 
 _SETTLE_S = 0.2
 
@@ -58,6 +62,27 @@ def reason_dict(reason: Reason) -> dict[str, str]:
         "sentence": reason.sentence,
         "owner": reason.owner.value,
         "remedy": reason.remedy,
+    }
+
+
+def dataset_dict(offer: node_pb2.DatasetOffer) -> dict[str, Any]:
+    """A dataset as it stands in JSON; without rows where it cannot be read."""
+    shown: dict[str, Any] = {"name": offer.name, "kind": offer.kind, "rows": offer.rows}
+    if offer.HasField("unavailable"):
+        shown |= {"rows": None, "unavailable": offer.unavailable.sentence}
+    return shown
+
+
+def work_dict(work: Work) -> dict[str, Any]:
+    """An assignment in hand as it stands in JSON."""
+    return {
+        "assignment": work.assignment,
+        "job": work.job,
+        "job_name": work.job_name,
+        "round": work.round,
+        "phase": work.phase,
+        "stage": work.stage.value,
+        "fraction": round(work.fraction, 3) if work.fraction >= 0 else None,
     }
 
 
