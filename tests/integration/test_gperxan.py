@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -56,6 +57,7 @@ def people(folder: Path) -> dict[Person, dict[str, Any]]:
 
 def both(method: str, folder: Path, **changes: Any) -> tuple[FinishedJob, HarnessResult, list[Person]]:
     """A job over processes and in this one; the models are the same."""
+    torch.set_num_threads(1)  # as the agents' workers do: the same bytes
     blocks = people(folder)
     job = image_job(
         method,
