@@ -14,7 +14,7 @@ from hanse.jobs import JobSpecification
 from hanse.ledger import Transaction, records
 from hanse.ledger.states import AssignmentState, JobState, PhaseState
 from hanse.rpc import to_proto
-from hanse.v1 import node_pb2, payload_pb2
+from hanse.v1 import aggregator_pb2, node_pb2, payload_pb2
 from hanse_coordinator import messages, planning, writes
 from hanse_coordinator.aggregation import Acknowledged, PhaseAggregation, Report
 from hanse_coordinator.aggregators import AggregatorPool
@@ -73,6 +73,7 @@ class Collector:
         """By digest, for the aggregator."""
         self._sent: dict[str, payload_pb2.PayloadSource] = {}
         """By digest, for the nodes of the phase: more of it inline, as the aggregator may reach the store itself."""
+        self._described: tuple[tuple[records.Participation, ...], aggregator_pb2.JobFacts] | None = None
 
     @property
     def _now(self) -> float:
@@ -142,13 +143,22 @@ class Collector:
         state = phase.state_digest if phase else mirror.job.state_digest
         self.aggregation = PhaseAggregation(
             around.aggregators,
-            messages.facts(mirror.job, mirror.spec, mirror.offers.participants.values(), self._continue_from()),
+            self._facts(),
             messages.phase_description(phase, self._sources.__getitem__) if phase else None,
             bytes.fromhex(state) if state else None,
             report=self._report,
             patience=around.settings.aggregator_patience.total_seconds(),
             limit=around.settings.aggregation_limit.total_seconds(),
         )
+
+    def _facts(self) -> aggregator_pb2.JobFacts:
+        """What the aggregator is told of the job; made anew only when somebody joined or left it."""
+        mirror = self._mirror
+        participants = tuple(mirror.offers.participants.values())
+        if self._described is None or self._described[0] != participants:
+            facts = messages.facts(mirror.job, mirror.spec, participants, self._continue_from())
+            self._described = participants, facts
+        return self._described[1]
 
     def _continue_from(self) -> payload_pb2.PayloadSource | None:
         digest = self._mirror.base_model
