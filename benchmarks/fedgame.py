@@ -2,6 +2,7 @@
 
     python benchmarks/fedgame.py                            the whole table, on ../shared/data/ev_charging
     python benchmarks/fedgame.py --horizon 6 --dataset charged --json --out rows.jsonl
+    python benchmarks/fedgame.py --history 1                with three seeds also there; the whole table has one
     python benchmarks/fedgame.py --quick                    one cell of it
     python benchmarks/fedgame.py --ablation                 variants of fedgame, one seed
     python benchmarks/fedgame.py --check-federation         one cell again as a real federation: the same bytes?
@@ -229,7 +230,8 @@ def planned(options: argparse.Namespace) -> list[Cell]:
         dataset = options.dataset or here[-1]
         return [Cell(dataset=dataset, horizon=6, history_weeks=4, method=method, seed=first) for method in QUICK]
     wanted: list[tuple[str, int, int | None, int]]
-    wanted = [(here[0], 6, weeks, seed) for seed in options.seeds for weeks in (4, None, 1)]
+    wanted = [(here[0], 6, weeks, seed) for seed in options.seeds for weeks in (4, None)]
+    wanted += [(here[0], 6, 1, seed) for seed in (options.seeds if options.history == 1 else [first])]
     wanted += [(here[0], horizon, None, first) for horizon in (3, 12)]
     wanted += [(name, horizon, None, first) for name in here[1:] for horizon in (6, 3, 12)]
     if options.ablation and not options.horizon:
