@@ -1,5 +1,6 @@
 """Fixtures that several kinds of tests share."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ __all__ = ["database_url", "new_bucket", "new_database", "postgresql", "s3_serve
 
 _TESTS = Path(__file__).parent
 _OF_PROCESSES = ("browser", "chaos", "deploy", "integration")
+
+
+def pytest_configure() -> None:
+    """A shell that runs the tests in the background lets them ignore Ctrl-C, and the programs that they start inherit
+    it; those are tested with what a person's shell gives them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
