@@ -55,7 +55,8 @@ def test_the_whole_table_has_every_cell_once(tmp_path: Path) -> None:
     learned = [name for name in METHODS if name not in ("persistence", "seasonal_naive")]
     for method in learned:
         for seed in (0, 1, 2):
-            assert {weeks for d, h, weeks, m, s in rows if (d, h, m, s) == ("charged", 6, method, seed)} == {1, 4, None}
+            found = {weeks for d, h, weeks, m, s in rows if (d, h, m, s) == ("charged", 6, method, seed)}
+            assert found == ({1, 4, None} if seed == 0 else {4, None})
     assert {h for d, h, *_ in rows if d == "perth_kinross"} == {3, 6, 12}
     assert len(fedgame.planned(arguments(tmp_path, ablation=True))) == len(ABLATION)
 
