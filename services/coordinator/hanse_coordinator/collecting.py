@@ -226,7 +226,9 @@ class Collector:
 
         if missing:
             self._sent |= await asyncio.to_thread(load)
-            self._sources |= {digest: messages.at_most(self._sent[digest], bytes.fromhex(digest)) for digest in missing}
+            self._sources |= {
+                digest: messages.for_aggregator(self._sent[digest], bytes.fromhex(digest)) for digest in missing
+            }
 
     def progressed(self, node: str, progress: node_pb2.Progress) -> None:
         """A node showed progress: its lease is renewed. Nothing is written."""
@@ -349,7 +351,8 @@ class Collector:
             phase, [(item, AssignmentEvent.LAPSE, reason) for item, reason in zip(gone, reasons, strict=True)]
         )
         for item, reason in zip(gone, reasons, strict=True):
-            self._around.sessions.note_slow(item.node)
+            if self._around.sessions.get(item.node):  # one that is away lets its assignments run out as well
+                self._around.sessions.note_slow(item.node)
             self.tell_withdrawn([item], reason)
 
     async def acknowledged(self, item: Acknowledged) -> None:

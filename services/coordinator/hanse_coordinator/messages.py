@@ -14,7 +14,15 @@ from hanse.ledger.states import Decision
 from hanse.rpc import INLINE_LIMIT, SESSION_INLINE_LIMIT
 from hanse.v1 import aggregator_pb2, node_pb2, payload_pb2
 
-__all__ = ["at_most", "dataset_to_dict", "facts", "inline_limit", "job_description", "phase_description", "source"]
+__all__ = [
+    "dataset_to_dict",
+    "facts",
+    "for_aggregator",
+    "inline_limit",
+    "job_description",
+    "phase_description",
+    "source",
+]
 
 _INLINE_ROOM = 64 * 1024 * 1024
 """Bytes that the sessions of one phase may hold at once of payloads that ride in them."""
@@ -56,7 +64,7 @@ def source(store: ArtifactStore, digest: bytes, *, limit: int = INLINE_LIMIT) ->
     return payload_pb2.PayloadSource(artifact=payload_pb2.ArtifactRef(digest=digest, size=size))
 
 
-def at_most(given: payload_pb2.PayloadSource, digest: bytes) -> payload_pb2.PayloadSource:
+def for_aggregator(given: payload_pb2.PayloadSource, digest: bytes) -> payload_pb2.PayloadSource:
     """A payload as it travels outside a session: a reference if it is larger than what rides in any message."""
     size = len(given.inline)
     if size <= INLINE_LIMIT:
