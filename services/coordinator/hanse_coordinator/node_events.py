@@ -87,7 +87,10 @@ class NodeEvents:
             case "leaving":
                 session.close()
             case _:
-                raise OperatorError("the session brought an event that this coordinator does not know.")
+                raise OperatorError(
+                    "the session brought an event that this coordinator does not know.",
+                    remedy="Update the coordinator: the agent is newer.",
+                )
 
     async def _take_inline(self, session: NodeSession, peer: PeerIdentity, given: node_pb2.InlineContribution) -> None:
         """A small contribution. What is wrong with it is the assignment's problem, never the session's."""

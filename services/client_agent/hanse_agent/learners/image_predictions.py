@@ -23,6 +23,7 @@ from hanse_agent.learners.network_state import NetworkState, members_of, read_mo
 
 BATCH = 64
 PRETRAINED = ("weights", "weights_sha256")
+_REMEDY = "Pull it again, and check that this site has the version of Hanse that it was trained with."
 
 
 def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequence[str] = ()) -> Predictions:
@@ -61,7 +62,7 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
         raise SiteError(
             f"The model's file lacks the array '{absent[0]}', and {len(absent)} in all.",
             code="STATE_MISMATCH",
-            remedy="Pull it again, and check that this site has the version of Hanse that it was trained with.",
+            remedy=_REMEDY,
         )
     missing = any(
         role not in SHARED and name not in mine and name not in arrays and initial[name].dtype.kind == "f"
@@ -72,7 +73,9 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     state = {name: mine.get(name, arrays.get(name, initial[name])) for name in initial}
     odd = [name for name in initial if state[name].shape != initial[name].shape]
     if odd:
-        raise SiteError(f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH")
+        raise SiteError(
+            f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH", remedy=_REMEDY
+        )
     members = {} if mine_of else members_of(arrays)
     unseen = str(config.get("unseen_bn", "average"))
     reading, read = _reading(mine_of, rounds, unseen, missing=missing, members=bool(members))
