@@ -74,7 +74,9 @@ def predict(model: Path, images: Path, *, own: Path | None = None, classes: Sequ
     odd = [name for name in initial if state[name].shape != initial[name].shape]
     if odd:
         raise SiteError(
-            f"The array '{odd[0]}' of the model is not of the model's shape here.", code="STATE_MISMATCH", remedy=_REMEDY
+            f"The array '{odd[0]}' of the model is not of the model's shape here.",
+            code="STATE_MISMATCH",
+            remedy=_REMEDY,
         )
     members = {} if mine_of else members_of(arrays)
     unseen = str(config.get("unseen_bn", "average"))
